@@ -307,11 +307,7 @@ def step_of(
 
 
 def find_step_costs(gpu: str | None, file: Path | None) -> StepCosts:
-    """Choose the source of the costs of steps.
-
-    Raises:
-        UsageError: The card is not known.
-    """
+    """Choose the source of the costs of steps."""
     import torch
 
     path = file or (MEASURED_HERE if MEASURED_HERE.is_file() else MEASURED)

@@ -30,11 +30,7 @@ ROUNDS_PER_STEP = 10
 def check_left_out(
     recipe: Recipe, files: Iterable[GraphFile], collections: Iterable[Collection]
 ) -> None:
-    """Check that the graphs of `leave_out` exist.
-
-    Raises:
-        UsageError: A graph does not exist.
-    """
+    """Check that the graphs of `leave_out` exist."""
     splits, starts = splits_of(recipe), tuple(f"{one.name}:" for one in collections)
     known = {file.submission_id for file in files if file.split in splits}
     for name in recipe.leave_out:
@@ -46,11 +42,7 @@ def check_left_out(
 def training_jobs(
     trainings: Sequence[tuple[Collection, TrainJob]], *, has_gpu: bool, resume: bool = True
 ) -> Iterator[Job]:
-    """Yield a job for each training.
-
-    Args:
-        resume: Whether a folder with a checkpoint is resumed.
-    """
+    """Yield a job for each training."""
     folders = {training.run_dir for _, training in trainings}
     for collection, training in trainings:
         starts = [folder for folder in [training.start] if folder in folders]
@@ -141,12 +133,7 @@ def start_of(recipe: Recipe, model: str, place: Collection) -> Collection | None
 def check_starts(
     recipe: Recipe, places: Iterable[Collection], trained: Container[Collection]
 ) -> None:
-    """Check `training.start_from` of all models before any work.
-
-    Raises:
-        UsageError: A network starts from itself, from a collection that is not trained, or from
-            weights of other shapes.
-    """
+    """Check `training.start_from` of all models before any work."""
     for place in places:
         for model in recipe.models_of(place.kind):
             chain = [place]

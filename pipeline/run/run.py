@@ -58,12 +58,7 @@ from submissions.run_report import RunReport, read_report
 
 @dataclass(frozen=True)
 class Inputs:
-    """The graphs that a run reads.
-
-    Attributes:
-        store: Folder of packed graphs. None takes the default folder.
-        skip_bad: Whether damaged files are left out and named in the report.
-    """
+    """The graphs that a run reads."""
 
     data_dir: Path
     collections: Sequence[Collection] = COLLECTIONS
@@ -97,14 +92,8 @@ def run(
     """Run a recipe and return its report, which does not depend on the workers.
 
     Args:
-        resume: Whether a run in `out` is resumed.
         models: Folder with run folders of trained models, at any depth. They are copied into the
             run, nothing is trained, and the train split is not read. None trains.
-        trackers: Trackers that show the run, see `known_trackers`.
-
-    Raises:
-        UsageError: `out` has another run, or the recipe needs a GPU and there is none.
-        OutOfTime: The time is over. The same call resumes.
     """
     workers.check()
     check_packages()

@@ -54,11 +54,6 @@ def train_collection(
     Args:
         model: The model to train. None trains all models of the recipe.
         earlier: Folder with the trained networks that a network starts from, at any depth.
-        trackers: Trackers that show the trainings, see `known_trackers`.
-
-    Raises:
-        UsageError: There is no such model or no GPU, or a folder has another run.
-        OutOfTime: The time is over. The same call resumes.
     """
     place, whole = recipe.learned_as(collection), recipe
     recipe = recipe.of(place)

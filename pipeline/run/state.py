@@ -54,12 +54,7 @@ class Costs:
 
 @dataclass
 class RunState:
-    """The state that the stages of one run share.
-
-    Attributes:
-        device: Device of the networks, as from `log_device`.
-        missing: Each "collection/split" without a graph.
-    """
+    """The state that the stages of one run share."""
 
     recipe: Recipe
     out: Path

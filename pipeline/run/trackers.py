@@ -89,11 +89,7 @@ TRACKERS: dict[str, Any] = {"tensorboard": _TensorBoard, "wandb": _WeightsAndBia
 
 
 def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
-    """Check that trackers are known and installed.
-
-    Raises:
-        UsageError: A tracker is unknown or not installed.
-    """
+    """Check that trackers are known and installed."""
     for name in names or ():
         if name not in TRACKERS:
             raise UsageError(f"--log-to {name}: expected one of {', '.join(TRACKERS)}")

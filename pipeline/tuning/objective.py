@@ -83,9 +83,6 @@ class TuningObjective:
 
         Returns:
             Kendall's tau, or the tile score, of held-out graphs: the mean over folds.
-
-        Raises:
-            OutOfTime: The time is over.
         """
         study = self.space.study
         config = {
@@ -176,11 +173,7 @@ def pruner_of(study: StudyConfig) -> "BasePruner":
 def report_folds(
     trial: "Trial", study: StudyConfig, *, never_prune: bool
 ) -> Callable[[Sequence[float]], None]:
-    """Return a function that reports the values of each fold's graphs to a trial.
-
-    Raises:
-        TrialPruned: The returned function raises it to end the trial early.
-    """
+    """Return a function that reports the values of each fold's graphs to a trial."""
     folds: list[Sequence[float]] = []
 
     def after_fold(values: Sequence[float]) -> None:

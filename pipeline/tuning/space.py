@@ -52,11 +52,7 @@ class StudyConfig(FrozenConfig):
 
 
 class Parameter(FrozenConfig):
-    """One of `choices`, or a number from `low` to `high`, both included.
-
-    Attributes:
-        log: Whether the logarithm is drawn evenly, for example for a learning rate.
-    """
+    """One of `choices`, or a number from `low` to `high`, both included."""
 
     choices: tuple[Value, ...] = ()
     low: Number = 0
@@ -122,12 +118,7 @@ def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
 def space_from_table(
     table: Mapping[str, Any], recipe: Recipe | None = None, *, source: str
 ) -> SearchSpace:
-    """Return a search space after a check that all its values fit a recipe.
-
-    Raises:
-        UsageError: A key is unknown, the recipe rejects a value, or the study's model does not read
-            a key.
-    """
+    """Return a search space after a check that all its values fit a recipe."""
     for key, _ in flat({k: v for k, v in table.items() if k != STUDY}):
         name = key.rpartition(".")[0]
         if "." in name and not {key, name} & table.keys():

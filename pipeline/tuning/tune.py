@@ -114,9 +114,6 @@ def tune(
     Args:
         storage: Path of a journal file, for workers on one disk, or a database URL.
         trials: Number of trials, including earlier calls and other workers.
-
-    Raises:
-        UsageError: The recipe does not fit, or `out` or the storage is of another study.
     """
     workers.check()
     objective = tuning_objective(
@@ -224,11 +221,7 @@ def _enter(objective: TuningObjective, shared: SharedStorage, study: "Study") ->
 
 
 def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool:
-    """Run the next trial, and return False if none is left. Several workers may do this at once.
-
-    Raises:
-        OutOfTime: The time is over.
-    """
+    """Run the next trial, and return False if none is left. Several workers may do this at once."""
 
     def run_next(shared: SharedStorage, study: "Study") -> bool:
         has_run = _run_next(objective, shared, study, trials)
