@@ -62,12 +62,12 @@ from pipeline.planning.costs import MEASURED_HERE, MeasuredStep, StepTimes
 
 LAYOUT = "cross_config_sage"
 # Ends of the names of workloads that `plan` does not need, because no recipe has them.
-OTHERS = "not fused", "float32", "plain PyG", "joined", "one by one", "recorded"
+OTHERS = "not fused", "float32", "plain PyG"
 # A generated program has at most a quarter of configurable nodes.
 CONFIGURABLE_SHARE = 0.24
 GRAPH = GraphSize(5_000, 1_200, 1_000)
-# Nodes of a mean graph of layout:nlp after pruning, and number of such graphs in a joined step.
-NLP_NODES, N_JOINED = 1_494, 4
+# Nodes of a mean graph of layout:nlp after pruning.
+NLP_NODES = 1_494
 KERNEL = GraphSize(40, 0, 1_842)
 TINY = GraphSize(60, 10, 20)
 N_STEPS, N_WARM_STEPS = 16, 6
@@ -198,14 +198,6 @@ def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bo
     yield f"{LAYOUT}, float32, not fused", layout_workload(device, 5_000, exact, plain), True
     pyg = layout_workload(device, 5_000)
     yield "plain PyG", replace(pyg, network=PlainLayoutModel(pyg.config)), True
-    for name in (LAYOUT, "tgraph"):
-        title, key = f"{name}, {N_JOINED} x {NLP_NODES:,} nodes", f"graphs_per_step={N_JOINED}"
-        several = layout_workload(device, NLP_NODES, f"{name}.{key}", model=name)
-        if several.network.is_recordable:
-            yield f"{title}, recorded", several, True
-        yield f"{title}, joined", several, False
-        several.network.is_joinable = False
-        yield f"{title}, one by one", several, False
     for name, recipe, size in (
         ("tgraph", "reference", GRAPH),
         ("segment_sage", "leaderboard-small", GRAPH),

@@ -119,8 +119,7 @@ class LayoutGnnConfig(ModelConfig):
         loss: Ranking loss that training minimizes. "pairwise_hinge" and "pairwise_logistic" compare
             pairs of configs. "list_mle" compares each config with all slower ones.
         graphs_per_step: Number of graphs in a training step. The gradient is the mean of the
-            gradients of the graphs. On a GPU, `cross_config_sage` and `tgraph` compute all graphs
-            in one pass, unless the steps are recorded as CUDA graphs.
+            gradients of the graphs.
         configs_per_step: Number of configs of each graph in a training step, drawn at random.
         inference_tensor_mib: Limit in MiB for the largest tensor in ranking. Configs are ranked in
             chunks that respect the limit. The key changes speed and memory, but not the scores.

@@ -31,7 +31,6 @@ from models.layout.inputs import (
     SparseAggregation,
     SplitAggregation,
 )
-from models.layout.joined_graphs import GraphInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.node_norm_ops import AggregateNodeNormed
 from models.layout.plain_ops import (
@@ -190,14 +189,11 @@ class CrossConfigSage(LayoutNetwork):
 
     Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
     config: CrossConfigSageConfig
-    is_joinable = True
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__(config)
         hidden = config.hidden
-        # The nodes of joined graphs would share their means.
         self.over_nodes = config.norm == "nodes"
-        self.is_joinable = not self.over_nodes
         # A recording would replay the same random numbers or edges.
         self.is_recordable = not (config.dropout or config.drop_edges)
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
@@ -269,12 +265,12 @@ class CrossConfigSage(LayoutNetwork):
         settings = (summed.float() + self.tensor_roles.bias).to(storage_dtype(vectors.device))
         return nn.functional.embedding(choices.T, settings)
 
-    def embed(self, inputs: GraphInputs, distinct: Positions | Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> tuple[Tensor, Tensor]:
         """Join nodes and configs.
 
         Args:
-            inputs: Inputs of the graph, or of g graphs.
-            distinct: (c,) positions among the distinct configs, or (g, c).
+            inputs: Inputs of the graph.
+            distinct: (c,) positions among the distinct configs.
 
         Returns:
             (m, c, h) nodes, and their aggregation for the first block, (m, c, h).
@@ -287,15 +283,15 @@ class CrossConfigSage(LayoutNetwork):
             return x, self.blocks[0].aggregate(x, inputs.neighbours)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
-    def forward(self, inputs: GraphInputs, distinct: Positions | Tensor) -> Tensor:
+    def forward(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> Tensor:
         """Score configs that see each other.
 
         Args:
-            inputs: Inputs of the graph, or of g graphs.
-            distinct: (c,) int64 positions among the distinct configs, or (g, c).
+            inputs: Inputs of the graph.
+            distinct: (c,) int64 positions among the distinct configs.
 
         Returns:
-            (c,) or (g, c) float32 scores.
+            (c,) float32 scores.
         """
         if self.training and self.config.drop_edges:
             inputs = inputs.with_dropped_edges(self.config.drop_edges)
@@ -304,8 +300,7 @@ class CrossConfigSage(LayoutNetwork):
             if i > 0:
                 aggregated = block.aggregate(x, inputs.neighbours)
             x = self._dropped(block(x, aggregated))
-        scores = [self.read_out(*graph) for graph in inputs.by_graph(x, distinct)]
-        return torch.stack(scores).view(distinct.shape)
+        return self.read_out(inputs, x, distinct)
 
     def _dropped(self, x: Tensor) -> Tensor:
         """Drop channels of nodes in training, the same ones for all configs of a step."""

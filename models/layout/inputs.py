@@ -4,7 +4,6 @@ The mean aggregation is GraphSAGE's (Hamilton et al., 2017), with separate edge 
 one product of a sparse (n, 3n) matrix with a dense (3n, c·h) matrix.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -278,17 +277,6 @@ class LayoutInputs(NodeInputs, ConfigInputs):
     tables: tuple[Tensor, ...] | None
     centre: Tensor
 
-    @property
-    def sizes(self) -> list[int]:
-        """Return the number of nodes of this graph, as JoinedGraphs does for several."""
-        return [len(self.opcode)]
-
-    def by_graph(
-        self, x: Tensor, distinct: NDArray[np.int64] | Tensor, dim: int = 0
-    ) -> "Iterator[OneGraph]":
-        """Yield the inputs, nodes and configs of this graph."""
-        yield self, x, distinct
-
     def statistics(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
         """Compute the statistics of some configs, minus their mean over the graph's configs.
 
@@ -318,10 +306,6 @@ class LayoutInputs(NodeInputs, ConfigInputs):
             config_node_ids=self.config_ids,
             config_feat=self.symbols(distinct).transpose(0, 1) - 1,
         )
-
-
-# The inputs of a graph, its nodes, and its configs.
-OneGraph = tuple[LayoutInputs, Tensor, NDArray[np.int64] | Tensor]
 
 
 def layout_inputs(

@@ -26,9 +26,8 @@ from models.config.networks import LayoutGnnConfig, step_configs
 from models.config.recipe import FeaturesConfig
 from models.graph_task import HeldOutGraphs, begin_layout_network, draw, loss_of, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.layout.joined_graphs import join_graphs
 from models.registry import TrainJob
-from models.training.device import device_of, precision_on
+from models.training.device import precision_on
 from models.training.loop import StepLoss, fit, save_network
 from models.training.losses import LOSSES, Loss
 
@@ -50,15 +49,12 @@ class LayoutNetwork(nn.Module, ABC):
         losses: Losses by the name in `config.loss`. A custom network may have more.
         is_recordable: True if a CUDA graph can record `forward`. It must run the same operations
             for any configs of a graph, without randomness and without a wait for the GPU.
-        is_joinable: True if `forward` also takes JoinedGraphs with (g, c) configs, and returns
-            (g, c) scores that equal the results of one pass per graph.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = LayoutGnnConfig
     losses: ClassVar[Mapping[str, Loss]] = LOSSES
     reads_statistics = False
     is_recordable = False
-    is_joinable = False
 
     def __init__(self, config: LayoutGnnConfig) -> None:
         super().__init__()
@@ -127,16 +123,9 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
             # Other steps have other combinations of graphs, so each recording is of one graph.
             add, share = self.recorded.add_gradients, 1 / len(samples)
             losses = torch.stack([add(*sample, share=share) for sample in samples])
-        elif self.joins_graphs(model):
-            losses = joined_losses(model, samples)
         else:
             losses = torch.stack([sample_loss(model, *sample) for sample in samples])
         return losses.mean(), self.named(chosen)
-
-    def joins_graphs(self, model: Any) -> bool:
-        # A CPU does not wait for launches, and its cache holds the tensors of one small graph.
-        on_gpu = device_of(model).type != "cpu"
-        return self.n_per_step > 1 and on_gpu and bool(model.is_joinable)
 
     def sampled(self, index: int, rng: np.random.Generator) -> Sample:
         inputs = self.inputs(self.files[index])
@@ -158,20 +147,6 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
             if len(np.unique(runtime_ns)) > 1:
                 scores = model(inputs, sample).float().cpu().numpy()
                 yield ranking_score("layout", scores, runtime_ns)
-
-
-def joined_losses(model: Any, samples: Sequence[Sample]) -> Tensor:
-    """Compute the losses of g graphs, (g,), in one pass for each number of configs."""
-    by_size: dict[int, list[Sample]] = {}
-    for sample in samples:
-        by_size.setdefault(len(sample[1]), []).append(sample)
-    losses = []
-    for batch in by_size.values():
-        graphs, configs = zip(*batch, strict=True)
-        scores = model(join_graphs(graphs), np.stack(configs))
-        runtimes = torch.stack([graph.runtimes(rows) for graph, rows in batch])
-        losses.append(loss_of(model, scores, runtimes))
-    return torch.cat(losses)
 
 
 def sample_loss(model: Any, inputs: LayoutInputs, sample: Positions | Tensor) -> Tensor:

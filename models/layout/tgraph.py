@@ -12,7 +12,6 @@ float32, and theirs have 16 bits. The last weights are kept, and theirs are the 
 validation split. The winners' padding of node features is `features.padding = "minus_one"`.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -27,7 +26,6 @@ from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from models.config.networks import LayoutGnnConfig, TgraphConfig
 from models.layout.cross_config_sage import ChannelAttention
 from models.layout.inputs import LayoutInputs
-from models.layout.joined_graphs import GraphInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 
 OPCODE_WIDTH = 16
@@ -41,18 +39,15 @@ NOT_CONFIGURABLE = N_SYMBOLS
 N_NUMERIC = MINOR_TO_MAJOR.start
 
 
-def instance_norm(x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Normalise each config's channels to mean 0 and variance 1 over the nodes of a graph.
+def instance_norm(x: Tensor) -> Tensor:
+    """Normalise each config's channels to mean 0 and variance 1 over the nodes of the graph.
 
     Args:
         x: (c, n, h) nodes.
-        sizes: Number of nodes of each graph.
 
     Returns:
         (c, n, h).
     """
-    if len(sizes) > 1:
-        return torch.cat([instance_norm(graph, [graph.shape[1]]) for graph in x.split(sizes, 1)], 1)
     variance, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
     return (x - mean) * torch.rsqrt(variance + NORM_EPSILON)
 
@@ -98,8 +93,8 @@ class LinearBlock(nn.Module):
         nn.init.xavier_normal_(self.linear.weight)
         nn.init.constant_(self.linear.bias, 0.01)
 
-    def forward(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
-        return nn.functional.gelu(self.attend(instance_norm(self.linear(x), sizes)))
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.gelu(self.attend(instance_norm(self.linear(x))))
 
 
 class ResidualBlock(nn.Module):
@@ -115,18 +110,17 @@ class ResidualBlock(nn.Module):
         self.convolution = SAGEConv(width, self.attend.inner)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, edges: Tensor, sizes: Sequence[int]) -> Tensor:
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         """Apply the block.
 
         Args:
             x: (c, n, h) nodes.
             edges: (2, e) int64 edges from user to operand.
-            sizes: Number of nodes of each graph.
 
         Returns:
             (c, n, h).
         """
-        messages = self.attend(self.convolution(instance_norm(x, sizes), edges))
+        messages = self.attend(self.convolution(instance_norm(x), edges))
         return self.dropout(nn.functional.gelu(x + messages))
 
 
@@ -138,7 +132,6 @@ class Tgraph(LayoutNetwork):
 
     Config: ClassVar[type[LayoutGnnConfig]] = TgraphConfig
     config: TgraphConfig
-    is_joinable = True
 
     def __init__(self, config: TgraphConfig) -> None:
         super().__init__(config)
@@ -158,7 +151,7 @@ class Tgraph(LayoutNetwork):
         )
         self.head = nn.Linear(width, 1)
 
-    def edges(self, inputs: GraphInputs) -> Tensor:
+    def edges(self, inputs: LayoutInputs) -> Tensor:
         """Return the edges that the winners' pruning keeps, which touch a configurable node.
 
         Returns:
@@ -169,7 +162,7 @@ class Tgraph(LayoutNetwork):
         configurable[inputs.config_ids] = True
         return edge_index[configurable[edge_index].any(dim=1)].T
 
-    def features(self, inputs: GraphInputs, choices: Tensor) -> Tensor:
+    def features(self, inputs: LayoutInputs, choices: Tensor) -> Tensor:
         """Join all features of each node in some configs.
 
         Args:
@@ -190,26 +183,26 @@ class Tgraph(LayoutNetwork):
         nodes = torch.cat(shared, dim=1).expand(n_configs, -1, -1)
         return torch.cat([nodes, self.layout(symbols).flatten(2)], dim=2)
 
-    def forward(self, inputs: GraphInputs, distinct: Positions) -> Tensor:
+    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
         """Score a batch of configs that see each other.
 
         Args:
-            inputs: Inputs of the graph, or of g graphs.
-            distinct: (c,) positions among the distinct configs, or (g, c).
+            inputs: Inputs of the graph.
+            distinct: (c,) positions among the distinct configs.
 
         Returns:
-            (c,) or (g, c) float32 scores.
+            (c,) float32 scores.
         """
         edges = self.edges(inputs)
         x = self.features(inputs, inputs.choices(distinct))  # (c, m, f)
-        x = self.second(self.first(x, inputs.sizes), inputs.sizes)  # (c, m, h)
+        x = self.second(self.first(x))  # (c, m, h)
         for block in self.blocks:
-            x = block(x, edges, inputs.sizes)
-        graphs = inputs.by_graph(x, distinct, dim=1)
-        means = torch.stack([nodes.mean(dim=1, dtype=torch.float32) for _, nodes, _ in graphs])
+            x = block(x, edges)
+        mean = x.mean(dim=1, dtype=torch.float32)
         # Rounded to half precision, the scores of close configs are equal.
-        with torch.autocast(means.device.type, enabled=False):
-            return self.head(means).view(distinct.shape)
+        with torch.autocast(mean.device.type, enabled=False):
+            scores: Tensor = self.head(mean).squeeze(-1)
+        return scores
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:

@@ -228,10 +228,8 @@ class StepCosts:
         measured_s = self.times.kernels_s(name, n_bytes) if self.is_measured else None
         if measured_s is not None:
             kernels_s = measured_s * moved / cost.moved
-        # Other networks compute the graphs of a step one after the other.
-        is_joined = model_entry(recipe, model).kind == "tile" or getattr(
-            network, "is_joinable", False
-        )
+        # Layout networks compute the graphs of a step one after the other.
+        is_joined = model_entry(recipe, model).kind == "tile"
         host_s = self.times.host_s(name, n_bytes, recorded=recorded)
         return 1e3 * kernels_s, 1e3 * host_s * (1 if is_joined else step.n_graphs)
 

@@ -121,9 +121,9 @@ def test_tgraph_joins_the_features_of_each_node_and_averages_nodes(whole: Layout
                 model.layout(settings).flatten(),
             ]
             torch.testing.assert_close(features[config, node], torch.cat(parts))
-    x = model.second(model.first(features, whole.sizes), whole.sizes)
+    x = model.second(model.first(features))
     for block in model.blocks:
-        x = block(x, model.edges(whole), whole.sizes)
+        x = block(x, model.edges(whole))
     expected = torch.stack([model.head(sum(nodes) / len(nodes))[0] for nodes in x])
     torch.testing.assert_close(model(whole, ROWS), expected, atol=1e-4, rtol=1e-4)
 

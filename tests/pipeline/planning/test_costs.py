@@ -20,6 +20,7 @@ from models.config.recipe import Recipe, load_recipe
 from models.layout import fused_ops, node_norm_ops, plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.network import sample_loss
+from models.registry import MODELS
 from pipeline.planning import costs as step_costs
 from pipeline.planning.costs import (
     CARDS,
@@ -129,6 +130,26 @@ def test_a_network_costs_the_same_under_each_name(norm: str) -> None:
         assert (*first, first_peak) == (*second, second_peak)
 
 
+def test_a_norm_over_nodes_moves_and_keeps_more() -> None:
+    costs, sets = StepCosts(CARDS["t4"], StepTimes(card="none", steps=())), [f"{MODEL}.hidden=64"]
+    channels, nodes = (
+        load_recipe("smoke", [*sets, f"{MODEL}.norm={norm}"]) for norm in ("channels", "nodes")
+    )
+    times = [costs.step_ms(recipe, MODEL, step(1000))[0][0] for recipe in (channels, nodes)]
+    peaks = [costs.peak_bytes(recipe, MODEL, step(1000)) for recipe in (channels, nodes)]
+    assert 2.5 < times[1] / times[0] < 3.1 and 1.3 < peaks[1] / peaks[0] < 1.8
+
+
+@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.network])
+def test_time_and_memory_grow_with_the_values_of_a_step(model: str) -> None:
+    recipe = load_recipe("smoke", [f"{model}.hidden=64"])
+    for card in (None, CARDS["t4"]):
+        costs = StepCosts(card, StepTimes(card="none", steps=()))
+        one, two = step(1e6), step(2e6)
+        assert 2 * costs.step_ms(recipe, model, one)[0] == costs.step_ms(recipe, model, two)[0]
+        assert 2 * costs.peak_bytes(recipe, model, one) == costs.peak_bytes(recipe, model, two)
+
+
 def moved_by_a_step(sets: Sequence[str], card: KernelCard, n_nodes: int) -> tuple[int, int]:
     """Count the bytes of a step without its kernels, and those of a tensor of all nodes."""
     recipe = load_recipe("leaderboard", [f"{MODEL}.{key}" for key in ("hidden=128", *sets)])
@@ -164,13 +185,21 @@ def test_tensors_that_a_step_moves_are_counted(norm: str, dropout: float, capabi
     assert (many - few) / (many_unit - few_unit) == pytest.approx(expected, rel=0.03)
 
 
-def test_only_graphs_that_are_not_joined_are_launched_one_by_one() -> None:
+def test_a_step_of_a_large_graph_has_fewer_configs() -> None:
+    recipe = load_recipe("leaderboard", [f"{MODEL}.step_tensor_mib=512", "features.prune=none"])
+    sizes = np.array([100.0, 14_966, 41_541]), np.array([1000.0, 1000, 1000])
+    values = step_of(recipe, MODEL, *sizes).values
+    assert list(values / sizes[0] / 256) == [128, 64, 16]
+    assert max(values) * 2 <= 512 * 2**20
+
+
+def test_layout_graphs_are_launched_one_by_one_and_kernels_together() -> None:
     costs, recipe = StepCosts(CARDS["h100"], StepTimes(card="none", steps=())), load_recipe("smoke")
     launches = {
         name: costs.step_ms(recipe, name, step(10, n_graphs=4))[1][0] / HOST_MS
         for name in ("cross_config_sage", "tgraph", "late_fusion_sage", "baseline_gcn")
     }
-    assert list(launches.values()) == [1, 1, 1, 4]
+    assert list(launches.values()) == [4, 4, 1, 4]
 
 
 def test_memory_of_a_large_step_is_that_of_an_h100() -> None:
