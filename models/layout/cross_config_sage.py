@@ -23,6 +23,8 @@ from data.graphs.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.layout import fused_ops
+from models.layout.attention import CrossConfigAttention
+from models.layout.autograd_ops import Aggregate, AttendAndAdd, Broadcast, Pool
 from models.layout.exact_ranking import score_in_chunks
 from models.layout.inputs import (
     Aggregation,
@@ -33,13 +35,7 @@ from models.layout.inputs import (
 )
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.node_norm_ops import AggregateNodeNormed
-from models.layout.plain_ops import (
-    Aggregate,
-    AttendAndAdd,
-    Broadcast,
-    Norm,
-    Pool,
-)
+from models.layout.plain_ops import Norm
 from models.training.device import by_own_types, storage_dtype
 
 # Limit of a statistic in multiples of its scale among train configs.
@@ -62,40 +58,6 @@ class ChannelAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.gate(x)
-
-
-class CrossConfigAttention(nn.Module):
-    """Attend across configs: join x with x · softmax over configs of x / T, with a learned T.
-
-    The layer is from the competition's winning solution, with one change. The softmax is multiplied
-    by the number of configs, so the weights have mean 1 for 64 configs in training and for 1,000 in
-    ranking. The `normaliser` log mean exp(x / T), (n, 1, h), contains all that depends on the other
-    configs. With a given normaliser, scores do not depend on the division into chunks.
-
-    Segments use this class. SageBlock uses `attend` of models/layout/plain_ops.py.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log_temperature = nn.Parameter(torch.zeros(()))
-
-    def sharpness(self) -> Tensor:
-        return torch.exp(-self.log_temperature)
-
-    def forward(self, x: Tensor, normaliser: Tensor | None = None) -> Tensor:
-        """Apply the attention.
-
-        Args:
-            x: (n, c, h) nodes in configs.
-            normaliser: (n, 1, h) normaliser of all configs. None uses the configs of x.
-
-        Returns:
-            (n, c, 2h).
-        """
-        logits = x * self.sharpness()
-        if normaliser is None:
-            return torch.cat([x, x * torch.softmax(logits, dim=1) * x.shape[1]], dim=-1)
-        return torch.cat([x, x * (logits - normaliser).exp()], dim=-1)
 
 
 class SageBlock(nn.Module):
@@ -338,22 +300,6 @@ class CrossConfigSage(LayoutNetwork):
         scores: Tensor = self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
         return scores.float()
 
-    @torch.inference_mode()
-    def score_all(
-        self,
-        inputs: LayoutInputs,
-        *,
-        chunk_configs: int | None = None,
-        kept_bytes: int | None = None,
-    ) -> NDArray[np.float32]:
-        """Score every config of a graph as if one forward pass had all configs.
-
-        Args:
-            chunk_configs: Number of configs of a chunk. None derives it from `ranking_bytes`.
-            kept_bytes: Limit in bytes of the intermediate tensors. None derives it from
-                `ranking_bytes`.
-
-        Returns:
-            (c,) float32 scores.
-        """
-        return score_in_chunks(self, inputs, chunk_configs, kept_bytes)
+    def score_all(self, inputs: LayoutInputs, **limits: int) -> NDArray[np.float32]:
+        """Score every config of a graph, (c,) float32, with the limits of `score_in_chunks`."""
+        return score_in_chunks(self, inputs, **limits)

@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.layout.attention import log_sum_exp, weigh
 from models.layout.inputs import LayoutInputs
 from models.layout.network import Positions
-from models.layout.plain_ops import added, gated, log_sum_exp, node_slices, weigh
+from models.layout.plain_ops import added, gated, node_slices
 from models.training.device import by_own_types, ranking_bytes, storage_dtype
 
 # The number of a block, its x and its messages, (n, c, h) each.
@@ -29,6 +30,7 @@ Reached = tuple[int, Tensor, Tensor]
 def score_in_chunks(
     model: Any,
     inputs: LayoutInputs,
+    *,
     chunk_configs: int | None = None,
     kept_bytes: int | None = None,
 ) -> NDArray[np.float32]:

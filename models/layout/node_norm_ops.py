@@ -37,7 +37,7 @@ def node_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 class AggregateNodeNormed(torch.autograd.Function):
-    """Aggregate gain · normed(x) + shift, as `plain_ops.Aggregate` does with a norm over channels.
+    """Aggregate gain · normed(x) + shift. The norm is over nodes, and in `Aggregate` over channels.
 
     The weights are (3, h, h), for the own part, the operands and the users, and `added` is (h,).
     Only x is stored for the backward pass, which recomputes the norm.

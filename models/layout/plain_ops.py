@@ -1,27 +1,24 @@
 """A block's work on nodes, forward and backward, in plain torch: any device, any dtype.
 
 A slice of nodes fits a CPU's cache. models/layout/fused_ops.py has the same functions for GPUs.
-The autograd functions at the end call the functions of either module, their argument `ops`.
+models/layout/autograd_ops.py calls the functions of either module.
 
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from models.layout.attention import attend
 from models.layout.inputs import Aggregation
 from models.layout.products import add_weight_gradient
 
 SLICE_BYTES = 2 << 20
 # A GPU has no such cache and each slice costs launches, so this value only limits memory.
 DEVICE_SLICE_BYTES = 256 << 20
-
-Pullback = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 class Norm(NamedTuple):
@@ -41,45 +38,6 @@ def node_slices(x: Tensor) -> list[slice]:
     slice_bytes = SLICE_BYTES if x.device.type == "cpu" else DEVICE_SLICE_BYTES
     step = max(1, slice_bytes // max(1, x[:1].nbytes))
     return [slice(start, start + step) for start in range(0, len(x), step)]
-
-
-def attend(both: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
-    """Gate an aggregation, and weigh it by the other configs.
-
-    The messages are u = inner · sigmoid(gate). The weights are w = c · softmax over configs of u ·
-    sharpness. The result is [u, u · w], or [u] if `sharpness` is None.
-
-    Args:
-        both: (2, s, c, h), inner and gate.
-        sharpness: (), 1 / temperature.
-
-    Returns:
-        (2, s, c, h) or (1, s, c, h), and a function from its gradient to the gradients of `both`
-        and `sharpness`. The function may overwrite the gradient.
-    """
-    if sharpness is None:
-        return F.glu(both, 0), lambda grad: (torch.ops.aten.glu_backward(grad, both, 0), None)
-    joined, n_configs = torch.empty_like(both), both.shape[2]
-    messages, weighed = torch.ops.aten.glu.out(both, 0, out=joined[:1])[0], joined[1]
-    logits = messages * sharpness.to(messages.dtype)
-    weights = torch.softmax(logits, dim=1)
-    none = torch.zeros((), dtype=both.dtype, device=both.device)
-    torch.addcmul(none, messages, weights, value=n_configs, out=weighed)
-
-    def pullback(grad: Tensor) -> tuple[Tensor, Tensor]:
-        of_messages, of_weighed = grad
-        of_weights = torch.addcmul(none, of_weighed, messages, value=n_configs)
-        of_logits = torch.ops.aten._softmax_backward_data(of_weights, weights, 1, weights.dtype)
-        of_messages.addcmul_(of_weighed, weights, value=n_configs)
-        of_messages.addcmul_(of_logits, sharpness.to(grad.dtype))
-        if logits.dtype == torch.float32:
-            slope = torch.dot(of_logits.view(-1), logits.view(-1))
-        else:
-            # The sum of all products overflows half precision.
-            slope = (of_logits * logits).sum(dtype=torch.float32)
-        return torch.ops.aten.glu_backward(grad[:1], both, 0), slope / sharpness
-
-    return joined, pullback
 
 
 def gated(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,40 +178,10 @@ def sum_rows(x: Tensor, dtype: torch.dtype, *, per_node: bool) -> Tensor:
     return x.sum(1 if per_node else (0, 1), keepdim=per_node, dtype=dtype)
 
 
-def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
-    """Return u · exp(u · sharpness - normaliser).
-
-    Args:
-        messages: (s, c, h) messages u.
-        sharpness: (), 1 / temperature.
-        normaliser: (s, 1, h) normaliser of all configs.
-
-    Returns:
-        (s, c, h).
-    """
-    logits = messages.float() * sharpness
-    return logits.sub_(normaliser).exp_().mul_(messages).to(messages.dtype)
-
-
-def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
-    """Return the log of the sum over configs of exp(u · sharpness).
-
-    Args:
-        messages: (s, c, h) messages u.
-        sharpness: (), 1 / temperature.
-
-    Returns:
-        (s, 1, h) float32.
-    """
-    logits = messages.float() * sharpness
-    highest = logits.amax(dim=1, keepdim=True)
-    return logits.sub_(highest).exp_().sum(dim=1, keepdim=True).log_().add_(highest)
-
-
 def aggregate(
     x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
 ) -> Tensor:
-    """Aggregate norm(x). `Aggregate` explains the arguments.
+    """Aggregate norm(x). `autograd_ops.Aggregate` explains the arguments.
 
     Args:
         x: (m, c, h) nodes.
@@ -384,117 +312,3 @@ def pool_backward(
         of_norm = [tensor[part] for tensor in deviation]
         _norm_backward(grad.to(x.dtype), x[part], of_norm, gain, (grad_x[part], *sums))
     return grad_x, *sums
-
-
-class Aggregate(torch.autograd.Function):
-    """Aggregate norm(x) by one weight matrix per part, and add a tensor.
-
-    The function maps x (m, c, h) to (r, c, h) by an aggregation of m nodes to r rows. The weights
-    are (3, h, h), for the own part, the operands and the users. The added tensor is (h,), or (r, 1,
-    h) if rows differ. Only x is stored for the backward pass, which recomputes the norm.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        gain: Tensor,
-        shift: Tensor,
-        eps: float,
-        weights: Tensor,
-        added: Tensor,
-        aggregation: Aggregation,
-        ops: ModuleType,
-    ) -> Tensor:
-        ctx.eps, ctx.aggregation, ctx.ops = eps, aggregation, ops
-        ctx.added = added.shape, torch.promote_types(added.dtype, torch.float32)
-        ctx.save_for_backward(x, gain, shift, weights)
-        rounded, added = weights.to(x.dtype), added.to(x.dtype)
-        norm = Norm(gain, shift, eps)
-        result: Tensor = ops.aggregate(x, norm, rounded, added, aggregation)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, gain, shift, weights = ctx.saved_tensors
-        grad, rounded = grad.contiguous(), weights.to(x.dtype)
-        norm = Norm(gain, shift, ctx.eps)
-        *of_x_and_norm, of_weights = ctx.ops.aggregate_backward(
-            grad, x, norm, rounded, ctx.aggregation
-        )
-        shape, dtype = ctx.added
-        grad_added = ctx.ops.sum_rows(grad, dtype, per_node=len(shape) > 1)
-        return *of_x_and_norm, None, of_weights, grad_added, None, None
-
-
-class AttendAndAdd(torch.autograd.Function):
-    """x + P attend(gelu(y)), slice by slice of nodes. Only y is stored for the backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, y: Tensor, ops: ModuleType, sharpness: Tensor | None, *weights: Tensor
-    ) -> Tensor:
-        ctx.ops = ops
-        ctx.save_for_backward(y, sharpness, *weights)
-        rounded = [tensor.to(y.dtype) for tensor in weights]
-        out = torch.empty_like(x)
-        for part in node_slices(y):
-            ops.attend_and_add(x[part], y[part], sharpness, rounded, out[part])
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y, sharpness, *weights = ctx.saved_tensors
-        rounded = [tensor.to(y.dtype) for tensor in weights]
-        totals = [torch.zeros_like(tensor) for tensor in weights]
-        of_sharpness = None if sharpness is None else torch.zeros_like(sharpness)
-        of_y, grad = torch.empty_like(y), grad.contiguous()
-        for part in node_slices(y):
-            slope = ctx.ops.attend_and_add_backward(
-                grad[part], y[part], sharpness, rounded, of_y[part], totals
-            )
-            if of_sharpness is not None:
-                of_sharpness += slope
-        totals[-1] = ctx.ops.sum_rows(grad, weights[-1].dtype, per_node=False)
-        return grad, of_y, None, of_sharpness, *totals
-
-
-class Broadcast(torch.autograd.Function):
-    """Expand shared values (n, 1, h) to (n, c, h), and replace the nodes `ids`."""
-
-    @staticmethod
-    def forward(ctx: Any, shared: Tensor, ids: Tensor, varying: Tensor, ops: ModuleType) -> Tensor:
-        ctx.ops = ops
-        ctx.save_for_backward(ids)
-        out = varying.new_empty(len(shared), *varying.shape[1:])
-        return out.copy_(shared).index_copy_(0, ids, varying)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (ids,) = ctx.saved_tensors
-        of_shared = ctx.ops.sum_rows(grad.contiguous(), torch.float32, per_node=True)
-        return of_shared.index_fill_(0, ids, 0), None, grad[ids], None
-
-
-class Pool(torch.autograd.Function):
-    """`plain_ops.pool` with a backward pass that stores only x."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        gain: Tensor,
-        shift: Tensor,
-        eps: float,
-        shares: Tensor,
-        ops: ModuleType,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.ops = ops
-        sums, largest, *kept = ops.pool(x, Norm(gain, shift, eps), shares, for_gradients=True)
-        ctx.save_for_backward(x, gain, shares, *kept)
-        return sums, largest
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, gain, shares, *kept = ctx.saved_tensors
-        return *ctx.ops.pool_backward(grads, x, gain, shares, kept), None, None, None

@@ -56,7 +56,7 @@ class BatchAttention(nn.Module):
     """Join x with x · softmax over the batch's configs of x / T, with a learned T.
 
     The weights sum to 1 over the configs of the batch, so scores depend on the batch.
-    CrossConfigAttention of models.layout.cross_config_sage does not have this property.
+    CrossConfigAttention of models/layout/attention.py does not have this property.
     """
 
     def __init__(self) -> None:

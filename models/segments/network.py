@@ -32,7 +32,8 @@ from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, SageConfig, SegmentSageConfig
 from models.config.recipe import FeaturesConfig
 from models.graph_task import SampledGraphs, begin_layout_network, draw, torch_for
-from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
+from models.layout.attention import CrossConfigAttention, log_sum_exp
+from models.layout.cross_config_sage import CrossConfigSage, SageBlock
 from models.layout.inputs import SparseAggregation
 from models.registry import TrainJob
 from models.segments.cut import Ring, Segment, SegmentedGraph, cut, segmented, within
@@ -74,8 +75,8 @@ class SegmentHead(nn.Module):
         """
         if self.configs is None:
             return None
-        logits = self.mixed(pooled) * self.configs.sharpness()
-        return torch.logsumexp(logits, dim=1, keepdim=True) - math.log(len(pooled))
+        total = log_sum_exp(self.mixed(pooled), self.configs.sharpness())
+        return total - math.log(len(pooled))
 
     def forward(self, pooled: Tensor, normaliser: Tensor | None = None) -> Tensor:
         """Score configs.

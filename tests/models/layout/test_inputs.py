@@ -18,6 +18,7 @@ from features.statistics.configs import N_CONFIG_STATISTICS, statistics_of
 from features.statistics.layout_tables import layout_tables
 from models.config.recipe import load_recipe
 from models.layout import plain_ops
+from models.layout.autograd_ops import Aggregate
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import (
     Aggregation,
@@ -26,7 +27,6 @@ from models.layout.inputs import (
     joint_matrix,
     layout_inputs,
 )
-from models.layout.plain_ops import Aggregate
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
 from tests.models.rearrange import relabel_nodes

@@ -1,0 +1,129 @@
+"""The autograd functions of the layout GNN: they store narrow tensors, and recompute wide ones.
+
+The argument `ops` is a module, plain_ops or fused_ops of models/layout.
+
+Shapes: n nodes, r rows of an aggregation, c configs, h channels.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.layout.inputs import Aggregation
+from models.layout.plain_ops import Norm, node_slices
+
+
+class Aggregate(torch.autograd.Function):
+    """Aggregate norm(x) by one weight matrix per part, and add a tensor.
+
+    The function maps x (m, c, h) to (r, c, h) by an aggregation of m nodes to r rows. The weights
+    are (3, h, h), for the own part, the operands and the users. The added tensor is (h,), or (r, 1,
+    h) if rows differ. Only x is stored for the backward pass, which recomputes the norm.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        eps: float,
+        weights: Tensor,
+        added: Tensor,
+        aggregation: Aggregation,
+        ops: ModuleType,
+    ) -> Tensor:
+        ctx.eps, ctx.aggregation, ctx.ops = eps, aggregation, ops
+        ctx.added = added.shape, torch.promote_types(added.dtype, torch.float32)
+        ctx.save_for_backward(x, gain, shift, weights)
+        rounded, added = weights.to(x.dtype), added.to(x.dtype)
+        norm = Norm(gain, shift, eps)
+        result: Tensor = ops.aggregate(x, norm, rounded, added, aggregation)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, shift, weights = ctx.saved_tensors
+        grad, rounded = grad.contiguous(), weights.to(x.dtype)
+        norm = Norm(gain, shift, ctx.eps)
+        *of_x_and_norm, of_weights = ctx.ops.aggregate_backward(
+            grad, x, norm, rounded, ctx.aggregation
+        )
+        shape, dtype = ctx.added
+        grad_added = ctx.ops.sum_rows(grad, dtype, per_node=len(shape) > 1)
+        return *of_x_and_norm, None, of_weights, grad_added, None, None
+
+
+class AttendAndAdd(torch.autograd.Function):
+    """x + P attend(gelu(y)), slice by slice of nodes. Only y is stored for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, ops: ModuleType, sharpness: Tensor | None, *weights: Tensor
+    ) -> Tensor:
+        ctx.ops = ops
+        ctx.save_for_backward(y, sharpness, *weights)
+        rounded = [tensor.to(y.dtype) for tensor in weights]
+        out = torch.empty_like(x)
+        for part in node_slices(y):
+            ops.attend_and_add(x[part], y[part], sharpness, rounded, out[part])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, sharpness, *weights = ctx.saved_tensors
+        rounded = [tensor.to(y.dtype) for tensor in weights]
+        totals = [torch.zeros_like(tensor) for tensor in weights]
+        of_sharpness = None if sharpness is None else torch.zeros_like(sharpness)
+        of_y, grad = torch.empty_like(y), grad.contiguous()
+        for part in node_slices(y):
+            slope = ctx.ops.attend_and_add_backward(
+                grad[part], y[part], sharpness, rounded, of_y[part], totals
+            )
+            if of_sharpness is not None:
+                of_sharpness += slope
+        totals[-1] = ctx.ops.sum_rows(grad, weights[-1].dtype, per_node=False)
+        return grad, of_y, None, of_sharpness, *totals
+
+
+class Broadcast(torch.autograd.Function):
+    """Expand shared values (n, 1, h) to (n, c, h), and replace the nodes `ids`."""
+
+    @staticmethod
+    def forward(ctx: Any, shared: Tensor, ids: Tensor, varying: Tensor, ops: ModuleType) -> Tensor:
+        ctx.ops = ops
+        ctx.save_for_backward(ids)
+        out = varying.new_empty(len(shared), *varying.shape[1:])
+        return out.copy_(shared).index_copy_(0, ids, varying)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (ids,) = ctx.saved_tensors
+        of_shared = ctx.ops.sum_rows(grad.contiguous(), torch.float32, per_node=True)
+        return of_shared.index_fill_(0, ids, 0), None, grad[ids], None
+
+
+class Pool(torch.autograd.Function):
+    """`plain_ops.pool` with a backward pass that stores only x."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        eps: float,
+        shares: Tensor,
+        ops: ModuleType,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.ops = ops
+        sums, largest, *kept = ops.pool(x, Norm(gain, shift, eps), shares, for_gradients=True)
+        ctx.save_for_backward(x, gain, shares, *kept)
+        return sums, largest
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, shares, *kept = ctx.saved_tensors
+        return *ctx.ops.pool_backward(grads, x, gain, shares, kept), None, None, None
