@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from common.errors import PipelineError
 from data.cache import LRUCache
-from data.families import HeldOut
+from data.families import HeldOut, hold_out
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import Graph
 from data.tree import GraphFile
 from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler, fit_node_scaler
+from models.config.networks import TrainingConfig
 from models.config.recipe import Recipe
 from models.registry import TrainJob
 from models.training.device import (
@@ -35,7 +36,7 @@ from models.training.device import (
     network_device,
     torch_prepared,
 )
-from models.training.loop import WEIGHTS, StepLoss, load_network, load_tensors
+from models.training.loop import WEIGHTS, load_network, load_tensors
 
 Inputs = TypeVar("Inputs", bound=OnDevice)
 Read = Callable[[Any], Any]  # maps a graph to the inputs of a network, an OnDevice
@@ -57,15 +58,15 @@ class SampledGraphs(Generic[Inputs]):
     def n_per_step(self) -> int:
         return int(self.config.graphs_per_step)
 
-    def chosen(self, step: int) -> list[int]:
+    def graphs_of(self, step: int) -> list[int]:
         """Return the positions in `files` of a step's graphs.
 
         Args:
             step: Number of the step, from 0.
         """
         n_files = len(self.files)
-        n_chosen = min(self.n_per_step, n_files)
-        numbers = range(step * n_chosen, (step + 1) * n_chosen)
+        n_taken = min(self.n_per_step, n_files)
+        numbers = range(step * n_taken, (step + 1) * n_taken)
         orders = {r: self._order(r) for r in {number // n_files for number in numbers}}
         return [orders[number // n_files][number % n_files] for number in numbers]
 
@@ -75,20 +76,10 @@ class SampledGraphs(Generic[Inputs]):
         return [int(position) for position in rng.permutation(len(self.files))]
 
     def prefetch(self, step: int) -> None:
-        self.inputs.prefetch([self.files[i] for i in self.chosen(step)])
+        self.inputs.prefetch([self.files[i] for i in self.graphs_of(step)])
 
-    def named(self, indices: Iterable[int]) -> str:
+    def names_of(self, indices: Iterable[int]) -> str:
         return ", ".join(self.files[i].name for i in indices)
-
-    def mean_loss(self, step: int, graph_loss: Callable[[int], Tensor]) -> StepLoss:
-        """Return the mean loss of a step's graphs, and their names.
-
-        Args:
-            step: Number of the step, from 0.
-            graph_loss: Function from a position in `files` to the loss, ().
-        """
-        chosen = self.chosen(step)
-        return torch.stack([graph_loss(index) for index in chosen]).mean(), self.named(chosen)
 
 
 @dataclass(frozen=True)
@@ -112,6 +103,12 @@ class HeldOutGraphs(SampledGraphs[Inputs], ABC):
                 "set it to 0, or add train graphs"
             )
         return float(np.mean(values))
+
+
+def held_out_graphs(job: TrainJob, training: TrainingConfig) -> HeldOut:
+    """Hold out some graphs or configs of a job for early stopping, or none without it."""
+    files = tuple(job.files)
+    return hold_out(files, job.seed) if training.early_stop else HeldOut(files)
 
 
 def draw(rng: np.random.Generator, n: int, at_most: int) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ one product of a sparse (n, 3n) matrix with a dense (3n, c·h) matrix.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from features.scaling import NodeScaler
 from features.statistics.configs import config_moments
 from features.statistics.layout import output_bytes
 from features.statistics.layout_tables import LayoutTables, layout_rows, layout_tables
+from models.config.recipe import FeaturesConfig
 from models.training.device import OnDevice, uploaded
 
 if TYPE_CHECKING:
@@ -306,6 +308,19 @@ class LayoutInputs(NodeInputs, ConfigInputs):
             config_node_ids=self.config_ids,
             config_feat=self.symbols(distinct).transpose(0, 1) - 1,
         )
+
+
+def layout_reader(
+    features: FeaturesConfig, scaler: NodeScaler, *, with_statistics: bool = False
+) -> partial[LayoutInputs]:
+    """Return `layout_inputs` with the features of a recipe."""
+    return partial(
+        layout_inputs,
+        rule=features.prune,
+        padding=features.padding,
+        scaler=scaler,
+        with_statistics=with_statistics,
+    )
 
 
 def layout_inputs(

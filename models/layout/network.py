@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from common.metrics import ranking_score
-from data.families import HeldOut, hold_out
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph, distinct_configs
 from data.tree import GraphFile
@@ -24,8 +23,15 @@ from features.statistics.configs import config_moments
 from features.statistics.layout_tables import layout_tables
 from models.config.networks import LayoutGnnConfig, step_configs
 from models.config.recipe import FeaturesConfig
-from models.graph_task import HeldOutGraphs, begin_layout_network, draw, loss_of, torch_for
-from models.layout.inputs import LayoutInputs, layout_inputs
+from models.graph_task import (
+    HeldOutGraphs,
+    begin_layout_network,
+    draw,
+    held_out_graphs,
+    loss_of,
+    torch_for,
+)
+from models.layout.inputs import LayoutInputs, layout_reader
 from models.registry import TrainJob
 from models.training.device import precision_on
 from models.training.loop import StepLoss, fit, save_network
@@ -68,13 +74,7 @@ class LayoutNetwork(nn.Module, ABC):
         Args:
             features: Table `features` of the recipe.
         """
-        return partial(
-            layout_inputs,
-            rule=features.prune,
-            padding=features.padding,
-            scaler=scaler,
-            with_statistics=self.reads_statistics,
-        )
+        return layout_reader(features, scaler, with_statistics=self.reads_statistics)
 
     @abstractmethod
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
@@ -117,15 +117,15 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
     recorded: "RecordedSteps | None" = None  # computes gradients on a GPU
 
     def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
-        chosen = self.chosen(step)
-        samples = [self.sampled(index, rng) for index in chosen]
+        indices = self.graphs_of(step)
+        samples = [self.sampled(index, rng) for index in indices]
         if self.recorded:
             # Other steps have other combinations of graphs, so each recording is of one graph.
             add, share = self.recorded.add_gradients, 1 / len(samples)
             losses = torch.stack([add(*sample, share=share) for sample in samples])
         else:
             losses = torch.stack([sample_loss(model, *sample) for sample in samples])
-        return losses.mean(), self.named(chosen)
+        return losses.mean(), self.names_of(indices)
 
     def sampled(self, index: int, rng: np.random.Generator) -> Sample:
         inputs = self.inputs(self.files[index])
@@ -176,8 +176,7 @@ def recorded_steps(model: LayoutNetwork, device: torch.device) -> "RecordedSteps
 def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
     """Train a layout network, and write its weights and its scaler."""
     with torch_for(job, network) as (config, device):
-        files = tuple(job.files)
-        held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
+        held_out = held_out_graphs(job, config.training)
         learned = held_out.learned
         model, scaler, inputs = begin_layout_network(job, network, learned, device)
         if model.reads_statistics:

@@ -8,6 +8,7 @@ by one edge. After l rounds, only nodes within l edges of a configurable node di
 and are computed per config. All others have one value, (n, 1, h).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
@@ -18,14 +19,13 @@ from scipy import sparse
 from torch import Tensor
 
 from data.graphs.graph import LayoutGraph
-from features.scaling import NodeScaler
 from models.layout.inputs import (
     ConfigInputs,
+    LayoutInputs,
     NodeInputs,
     SparseAggregation,
     SplitAggregation,
     joint_matrix,
-    layout_inputs,
 )
 from models.training.device import OnDevice
 
@@ -94,18 +94,17 @@ class SegmentedGraph(ConfigInputs):
 def segmented(
     graph: LayoutGraph,
     *,
-    rule: str,
-    scaler: NodeScaler,
+    read: Callable[[LayoutGraph], LayoutInputs],
     segment_nodes: int,
     depth: int,
-    padding: str = "zero",
 ) -> SegmentedGraph:
-    """Prune and scale a graph like `layout_inputs`, and cut it.
+    """Prune and scale a graph, and cut it.
 
     Args:
-        padding: Padding of the node features, for `node_features`.
+        read: Result of `layout_reader`.
+        depth: Number of blocks of the network.
     """
-    whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding)
+    whole = read(graph)
     edges, config_ids, n_nodes = whole.neighbours.edge_index, whole.config_ids, len(whole.opcode)
     parts, segments = cut(n_nodes, segment_nodes), []
     for part in parts:

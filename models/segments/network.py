@@ -34,7 +34,7 @@ from models.config.recipe import FeaturesConfig
 from models.graph_task import SampledGraphs, begin_layout_network, draw, torch_for
 from models.layout.attention import CrossConfigAttention, log_sum_exp
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
-from models.layout.inputs import SparseAggregation
+from models.layout.inputs import SparseAggregation, layout_reader
 from models.registry import TrainJob
 from models.segments.cut import Ring, Segment, SegmentedGraph, cut, segmented, within
 from models.training.device import device_of
@@ -182,9 +182,7 @@ class SegmentSage(nn.Module):
         """
         return partial(
             segmented,
-            rule=features.prune,
-            padding=features.padding,
-            scaler=scaler,
+            read=layout_reader(features, scaler),
             segment_nodes=self.config.segment_nodes,
             depth=self.config.blocks,
         )
@@ -339,7 +337,9 @@ class PooledGraphs(SampledGraphs[SegmentedGraph], ABC):
     net: SegmentSage
 
     def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
-        return self.mean_loss(step, lambda index: self.graph_loss(model, index, rng))
+        indices = self.graphs_of(step)
+        losses = [self.graph_loss(model, index, rng) for index in indices]
+        return torch.stack(losses).mean(), self.names_of(indices)
 
     @abstractmethod
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from common.metrics import TILE_PICKS, ranking_score
 from data.cache import LRUCache
-from data.families import HeldOut, hold_out
 from data.graph_store.stored_graph import read_tile
 from data.graphs.graph import N_NODE_FEATURES, TileGraph
 from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
@@ -24,7 +23,7 @@ from features.padding import node_features
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import TileGnnConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import HeldOutGraphs, loss_of, torch_for
+from models.graph_task import HeldOutGraphs, held_out_graphs, loss_of, torch_for
 from models.layout.network import N_OPCODES
 from models.registry import TrainJob
 from models.tile.inputs import (
@@ -132,12 +131,12 @@ class TileTask(HeldOutGraphs[TileInputs]):
         return int(self.config.kernels_per_step)
 
     def step_loss(self, model: Any, step: int, rng: np.random.Generator) -> StepLoss:
-        chosen = self.chosen(step)
-        kernels = [self.inputs(self.files[i]) for i in chosen]
+        indices = self.graphs_of(step)
+        kernels = [self.inputs(self.files[index]) for index in indices]
         learned = (self.held_out.configs(len(kernel.runtime), judged=False) for kernel in kernels)
         rows = [rng.permutation(part)[: self.config.configs_per_kernel] for part in learned]
         batch = join(kernels, rows, model.config_scaler)
-        return loss_of(model, model(batch), batch.runtime).mean(), self.named(chosen)
+        return loss_of(model, model(batch), batch.runtime).mean(), self.names_of(indices)
 
     def judged(self, model: Any, inputs: TileInputs) -> Iterator[float]:
         # With few configs, any order has the tile score 1.
@@ -150,10 +149,8 @@ class TileTask(HeldOutGraphs[TileInputs]):
 def train(job: TrainJob, network: type[TileNetwork]) -> None:
     """Train a tile network, and write its weights and its scalers."""
     with torch_for(job, network) as (config, device):
-        files = tuple(job.files)
-        held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
+        held_out, features = held_out_graphs(job, config.training), job.recipe.features
         learned = held_out.learned
-        features = job.recipe.features
         node_feats = (node_features(read_tile(file), features.padding) for file in learned)
         nodes = fit_node_scaler(node_feats, scaling=features.scaling)
         model = network(config)

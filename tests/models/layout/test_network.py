@@ -62,12 +62,12 @@ def test_every_graph_is_used_once_per_round(layout_graph: LayoutGraph, n_per_ste
     config = CrossConfigSageConfig(graphs_per_step=n_per_step)
     files = (layout_graph.file,) * 7
     task = LayoutTask(files, LRUCache(lambda _: None), config, 5, HeldOut(files))
-    used = [position for step in range(35) for position in task.chosen(step)]
+    used = [position for step in range(35) for position in task.graphs_of(step)]
     rounds = np.reshape(used, (-1, 7))
     assert (np.sort(rounds, axis=1) == np.arange(7)).all()
     assert len(np.unique(rounds, axis=0)) > len(rounds) / 2
     other = replace(task, seed=6)
-    assert used != [position for step in range(35) for position in other.chosen(step)]
+    assert used != [position for step in range(35) for position in other.graphs_of(step)]
 
 
 def test_the_cache_counts_configs_as_they_are_packed(layout_graph: LayoutGraph, scaler) -> None:

@@ -12,9 +12,9 @@ from data.cache import LRUCache
 from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, SegmentSageConfig
-from models.config.recipe import Recipe
+from models.config.recipe import FeaturesConfig, Recipe
 from models.layout.cross_config_sage import SageBlock
-from models.layout.inputs import SparseAggregation, joint_matrix
+from models.layout.inputs import SparseAggregation, joint_matrix, layout_reader
 from models.registry import TrainJob
 from models.segments.cut import SegmentedGraph, receptive_field, segmented
 from models.segments.network import (
@@ -79,7 +79,8 @@ def parts(layout_graph: LayoutGraph, scaler: NodeScaler) -> SegmentedGraph:
 
 
 def segments_of(graph: LayoutGraph, scaler: NodeScaler, segment_nodes: int) -> SegmentedGraph:
-    return segmented(graph, rule="none", scaler=scaler, segment_nodes=segment_nodes, depth=2)
+    read = layout_reader(FeaturesConfig(prune="none"), scaler)
+    return segmented(graph, read=read, segment_nodes=segment_nodes, depth=2)
 
 
 @pytest.fixture
