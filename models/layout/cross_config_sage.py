@@ -36,7 +36,7 @@ from models.layout.inputs import (
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.node_norm_ops import AggregateNodeNormed
 from models.layout.plain_ops import Norm
-from models.training.device import by_own_types, storage_dtype
+from models.training.device import storage_dtype, without_autocast
 
 # Limit of a statistic in multiples of its scale among train configs.
 MAX_STATISTIC = 10.0
@@ -82,7 +82,7 @@ class SageBlock(nn.Module):
         self.configs = CrossConfigAttention() if config.cross_config else None
         self.project = nn.Linear(2 * width if config.cross_config else width, width)
 
-    @by_own_types
+    @without_autocast
     def aggregate(self, x: Tensor, neighbours: SparseAggregation) -> Tensor:
         """Sum the own part and the means over neighbours, before the gelu.
 
@@ -95,7 +95,7 @@ class SageBlock(nn.Module):
         """
         return self._aggregated(x, neighbours.every, self.own.bias)
 
-    @by_own_types
+    @without_autocast
     def aggregate_split(self, shared: Tensor, varying: Tensor, split: SplitAggregation) -> Tensor:
         """Aggregate cheaply if only some nodes differ between configs.
 
@@ -120,7 +120,7 @@ class SageBlock(nn.Module):
         result: Tensor = Aggregate.apply(x, *norm, weights, added, aggregation, ops)
         return result
 
-    @by_own_types
+    @without_autocast
     def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
         """Apply the second half of the block to configs that see each other.
 
@@ -270,7 +270,7 @@ class CrossConfigSage(LayoutNetwork):
             return x
         return x * nn.functional.dropout(x.new_ones(len(x), 1, x.shape[2]), self.config.dropout)
 
-    @by_own_types
+    @without_autocast
     def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions | Tensor) -> Tensor:
         """Pool the nodes, and score the configs.
 

@@ -20,7 +20,7 @@ from models.layout.attention import log_sum_exp, weigh
 from models.layout.inputs import LayoutInputs
 from models.layout.network import Positions
 from models.layout.plain_ops import added, gated, node_slices
-from models.training.device import by_own_types, ranking_bytes, storage_dtype
+from models.training.device import ranking_bytes, storage_dtype, without_autocast
 
 # The number of a block, its x and its messages, (n, c, h) each.
 Reached = tuple[int, Tensor, Tensor]
@@ -112,7 +112,7 @@ def _advance(
     return len(normalisers), x, messages
 
 
-@by_own_types
+@without_autocast
 def _messages(y: Tensor, block: Any) -> Tensor:
     """Compute the messages of a block, (n, c, h), in the memory of its aggregation y."""
     weights = [tensor.to(y.dtype) for tensor in block.node_weights()]
@@ -121,14 +121,14 @@ def _messages(y: Tensor, block: Any) -> Tensor:
     return y
 
 
-@by_own_types
+@without_autocast
 def _log_sum_exp(messages: Tensor, block: Any) -> Tensor:
     """Return the log of the sum over these configs of exp(u / T), (n, 1, h) float32."""
     sharpness = block.configs.sharpness()
     return torch.cat([log_sum_exp(messages[part], sharpness) for part in node_slices(messages)])
 
 
-@by_own_types
+@without_autocast
 def _finished(x: Tensor, messages: Tensor, normaliser: Tensor, block: Any) -> Tensor:
     """Compute the result of a block, (n, c, h), in the memory of its messages.
 

@@ -116,9 +116,9 @@ class BaselineGcn(LayoutNetwork):
             (m, c, 18) float32.
         """
         values = inputs.vectors.float() * (CONFIG_SCALE / (N_SYMBOLS - 1))  # (v, 18)
-        chosen = F.embedding(choices.T, values)  # (k, c, 18)
-        fixed = chosen.new_zeros(len(inputs.opcode), len(choices), N_LAYOUT_VALUES)
-        return fixed.index_copy(0, inputs.config_ids, chosen)
+        layouts = F.embedding(choices.T, values)  # (k, c, 18)
+        fixed = layouts.new_zeros(len(inputs.opcode), len(choices), N_LAYOUT_VALUES)
+        return fixed.index_copy(0, inputs.config_ids, layouts)
 
     def forward(
         self, inputs: LayoutInputs, distinct: Positions, product: SparseProduct | None = None

@@ -110,9 +110,9 @@ class SplitAggregation(OnDevice):
     def __init__(self, matrix: sparse.csr_matrix, varying: Tensor) -> None:
         ids, n_nodes = varying.numpy(), matrix.shape[1] // 3
         columns = np.concatenate([ids, n_nodes + ids, 2 * n_nodes + ids])
-        kept = np.ones(3 * n_nodes, dtype=matrix.dtype)
-        kept[columns] = 0
-        others = (matrix @ sparse.diags(kept)).tocsr()
+        is_fixed = np.ones(3 * n_nodes, dtype=matrix.dtype)
+        is_fixed[columns] = 0
+        others = (matrix @ sparse.diags(is_fixed)).tocsr()
         others.eliminate_zeros()
         self.varying = varying
         self.fixed = Aggregation(others)
@@ -147,8 +147,8 @@ def joint_matrix(edge_index: Tensor, n_nodes: int) -> sparse.csr_matrix:
     consumer, producer = edge_index.numpy().T
     operands = _means(consumer, producer, n_nodes)
     users = _means(producer, consumer, n_nodes)
-    own = sparse.identity(n_nodes, dtype=np.float32, format="csr")
-    return sparse.hstack([own, operands, users], format="csr")
+    itself = sparse.identity(n_nodes, dtype=np.float32, format="csr")
+    return sparse.hstack([itself, operands, users], format="csr")
 
 
 def _means(row: Any, column: Any, n_nodes: int) -> sparse.csr_matrix:
@@ -174,9 +174,9 @@ class NodeInputs(OnDevice):
         on Node Classification", 2020). Means are over the edges that are left.
         """
         edges, device = self.neighbours.edge_index, self.opcode.device
-        kept = edges[(torch.rand(len(edges)) >= share).to(device)].cpu()
-        left = SparseAggregation(kept, len(self.opcode), varying=self.config_ids.cpu())
-        return replace(self, neighbours=left.to(device))
+        edges = edges[(torch.rand(len(edges)) >= share).to(device)].cpu()
+        neighbours = SparseAggregation(edges, len(self.opcode), varying=self.config_ids.cpu())
+        return replace(self, neighbours=neighbours.to(device))
 
 
 @dataclass(frozen=True, kw_only=True)

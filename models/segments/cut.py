@@ -56,8 +56,8 @@ class Ring(SplitAggregation):
         Returns:
             (a, c, h).
         """
-        own = shared[self.after].expand(-1, varying.shape[1], -1)
-        return own.index_copy(0, self.place, varying)
+        values = shared[self.after].expand(-1, varying.shape[1], -1)
+        return values.index_copy(0, self.place, varying)
 
 
 @dataclass(frozen=True)

@@ -211,8 +211,8 @@ class SegmentSage(nn.Module):
             shared = net.norm(shared)
             nothing = torch.zeros_like(shared[0])
             return _shares(segment, shared.sum(dim=0), shared.amax(dim=0), nothing)
-        own = net.settings(segment.vectors, choices[:, segment.columns])  # (j, c, h)
-        varying = shared[segment.config_ids] + own  # (j, c, h)
+        settings = net.settings(segment.vectors, choices[:, segment.columns])  # (j, c, h)
+        varying = shared[segment.config_ids] + settings  # (j, c, h)
         for block, ring in zip(net.blocks, reach.rings, strict=True):
             shared, varying = advance(block, shared, varying, ring, segment.neighbours)
         constant = net.norm(shared[reach.constant])  # (m - a, 1, h)
@@ -264,7 +264,7 @@ class SegmentSage(nn.Module):
 
 
 def _shares(segment: Segment, *sums: Tensor) -> Tensor:
-    parts = [own / number for own, number in zip(sums, segment.of_graph, strict=True)]
+    parts = [total / number for total, number in zip(sums, segment.of_graph, strict=True)]
     return torch.cat(parts, dim=-1)
 
 
@@ -407,14 +407,14 @@ class SegmentTask(PooledGraphs):
 class HeadTask(PooledGraphs):
     """Train the head on samples of the pools. The embeddings are computed once per graph."""
 
-    known: dict[int, Tensor] = field(default_factory=dict)
+    embeddings: dict[int, Tensor] = field(default_factory=dict)  # (p, 3h) by graph
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
         graph, pool, sample = self.sampled(index, rng)
-        if index not in self.known:
-            self.known[index] = embed_configs(self.net, graph, pool)  # (p, 3h)
-        fresh = self.known[index]
-        scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])  # `model` is the head
+        if index not in self.embeddings:
+            self.embeddings[index] = embed_configs(self.net, graph, pool)
+        pooled = self.embeddings[index]
+        scores = model(pooled[torch.from_numpy(sample).to(pooled.device)])  # `model` is the head
         return LOSSES[self.config.loss](scores, graph.runtimes(pool[sample]))
 
 

@@ -216,7 +216,7 @@ def storage_dtype(device: torch.device) -> torch.dtype:
     return torch.get_autocast_dtype(device.type) if is_half else torch.float32
 
 
-def by_own_types(function: Function) -> Function:
+def without_autocast(function: Function) -> Function:
     """Make a function compute in the types of its code, in any context of `computing`.
 
     Args:
@@ -241,8 +241,8 @@ def has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> b
     """
     built = {name: divmod(int(re.sub(r"\D", "", name)), 10) for name in architectures}
     return any(
-        own <= capability and (own[0] == capability[0] or name.startswith("compute"))
-        for name, own in built.items()
+        version <= capability and (version[0] == capability[0] or name.startswith("compute"))
+        for name, version in built.items()
     )
 
 

@@ -168,9 +168,9 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
 
 @torch.no_grad()
 def _put(tensors: Tensors, model: nn.Module) -> None:
-    own = model.state_dict()
+    live = model.state_dict()
     for name, tensor in tensors.items():
-        own[name].copy_(tensor)
+        live[name].copy_(tensor)
 
 
 class _Training:
@@ -273,7 +273,7 @@ class _Training:
         for name, parameter in self.model.named_parameters():
             for moment, tensor in self.optimiser.state[parameter].items():
                 parts.setdefault(f"optimiser.{moment}", {})[name] = tensor
-        named = {f"{part}.{name}": t for part, own in parts.items() for name, t in own.items()}
+        named = {f"{part}.{name}": t for part, group in parts.items() for name, t in group.items()}
         save_tensors(self.checkpoint, named, facts)
 
     def _load(self) -> TrainingState:
@@ -286,12 +286,12 @@ class _Training:
                 is_host = moment == "step" and not self.optimiser.defaults["fused"]
                 moved = tensor if is_host else tensor.to(self.device)
                 self.optimiser.state[parameters[name]][moment] = moved
-            known: dict[str, Any] = {**facts}
-            known["recent"] = list(torch.tensor(facts["recent"], device=self.device))
+            fields: dict[str, Any] = {**facts}
+            fields["recent"] = list(torch.tensor(facts["recent"], device=self.device))
             for part in ("mean", "best"):
-                own = _with_prefix(tensors, f"{part}.")
-                known[part] = {name: tensor.to(self.device) for name, tensor in own.items()}
-            return TrainingState(**known)
+                group = _with_prefix(tensors, f"{part}.")
+                fields[part] = {name: tensor.to(self.device) for name, tensor in group.items()}
+            return TrainingState(**fields)
         except (RuntimeError, KeyError, TypeError) as error:
             message = f"{self.checkpoint}: was written by another model; remove it"
             raise PipelineError(message) from error

@@ -19,7 +19,6 @@ from models.train import train_model
 from models.training.device import (
     CPU,
     GPU,
-    by_own_types,
     computing,
     device_of,
     has_code_for,
@@ -28,6 +27,7 @@ from models.training.device import (
     precision_on,
     prepare_torch,
     storage_dtype,
+    without_autocast,
 )
 
 NETWORKS = [name for name in MODELS if load_recipe("smoke").training_of(name)]
@@ -174,7 +174,7 @@ def test_half_precision_ends_with_the_block() -> None:
     layer, x = torch.nn.Linear(3, 3), torch.randn(2, 3)
     with computing(CPU, "bfloat16"):
         assert layer(x).dtype == storage_dtype(CPU) == torch.bfloat16
-        assert by_own_types(layer.forward)(x).dtype == torch.float32
+        assert without_autocast(layer.forward)(x).dtype == torch.float32
         with computing(CPU, "float32"):
             assert layer(x).dtype == storage_dtype(CPU) == torch.float32
     assert layer(x).dtype == torch.float32
