@@ -1,5 +1,6 @@
 """Measure accuracy, speed and memory. Each program writes a page into docs/results."""
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator
@@ -9,12 +10,13 @@ from pathlib import Path
 from common.errors import PipelineError, UsageError
 from common.files import write_text
 from common.pages import render_page
+from common.reproducibility import revision
 from common.settings import ROOT
 
 # OpenMP reads the policy when torch loads it. The command line sets the same one.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-PAGES = ROOT / "docs" / "results"
+PAGES, TEMPLATES = ROOT / "docs" / "results", Path(__file__).with_name("pages")
 
 
 @contextmanager
@@ -30,12 +32,22 @@ def errors_in_one_line() -> Iterator[None]:
         sys.exit(130)
 
 
-def write_page(path: Path, text: str) -> None:
-    """Write a page of results, and print its path."""
+def resumable_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options --out and --report."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
+    parser.add_argument("--report", type=Path, default=PAGES, help="folder of the page")
+    return parser
+
+
+def write_page(name: str, folder: Path, **facts: object) -> None:
+    """Render the template pages/NAME.md.j2 into FOLDER/NAME.md, and print the path."""
+    path = folder / f"{name}.md"
+    text = render_page(TEMPLATES / f"{name}.md.j2", revision=revision(), **facts)
     write_text(path, text.rstrip("\n") + "\n")
     print(path)  # noqa: T201
 
 
-def render(name: str, **values: object) -> str:
-    """Render a page from the template pages/NAME.md.j2."""
-    return render_page(Path(__file__).parent / "pages" / f"{name}.md.j2", **values)
+def interval_text(value: float, low: float, high: float, form: str = ".2f") -> str:
+    """Format a number and its interval, for example "0.50 [0.40, 0.60]"."""
+    return f"{value:{form}} [{low:{form}}, {high:{form}}]"

@@ -11,25 +11,20 @@ import statistics
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from benchmarks import PAGES, errors_in_one_line, render, write_page
+from benchmarks import PAGES, errors_in_one_line, write_page
+from benchmarks.gpu_kernels import kernel_rows
 from benchmarks.gpu_measures import (
     copy_gb_per_s,
-    forward_of,
-    gradient_of,
     matmul_tflop_per_s,
-    milliseconds,
     moved_bytes,
     peak_gib,
     reset_memory,
@@ -46,15 +41,11 @@ from benchmarks.workloads import (
 from common.errors import UsageError
 from common.files import write_text
 from common.metrics import kendall_tau
-from common.reproducibility import revision
-from common.settings import ROOT
+from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_layout
 from data.synthetic.graphs import GraphSize
 from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
-from models.layout import fused_ops
-from models.layout.inputs import SparseAggregation
-from models.layout.plain_ops import Norm
 from models.registry import TrainJob, load_model
 from models.train import train_model
 from models.training.device import precision_on
@@ -62,7 +53,7 @@ from pipeline.planning.costs import MEASURED_HERE, MeasuredStep, StepTimes
 
 LAYOUT = "cross_config_sage"
 # Ends of the names of workloads that `plan` does not need, because no recipe has them.
-OTHERS = "not fused", "float32", "plain PyG"
+NOT_IN_RECIPES = "not fused", "float32", "plain PyG"
 # A generated program has at most a quarter of configurable nodes.
 CONFIGURABLE_SHARE = 0.24
 GRAPH = GraphSize(5_000, 1_200, 1_000)
@@ -75,117 +66,6 @@ N_TOP_KERNELS = 20
 TRAIN_STEPS, TRAIN_SEEDS = 200, 3
 
 
-def kernel_rows(device: torch.device) -> list[list[str]]:
-    """Time each fused kernel on the tensors of a step, and `torch.compile` of plain operations.
-
-    A kernel is worth its code if the compiled operations take at least 1.15 times as long.
-    """
-    is_dry = device.type == "cpu"
-    n, c, h = (20, 16, 16) if is_dry else (GRAPH.n_nodes, 128, 128)
-    dtype = torch.float32 if is_dry else torch.bfloat16
-    draw = partial(torch.randn, device=device)
-    x, y, grad = (draw(n, c, h).to(dtype) for _ in range(3))
-    a = h // 8
-    shapes = (a, h), (a,), (h, a), (h,), (h, 2 * h), (h,)
-    w1, b1, w2, b2, projection, bias = ((draw(*shape) / h**0.5).to(dtype) for shape in shapes)
-    sharpness, gain, shift = (torch.ones(size, device=device) for size in ((), (h,), (h,)))
-    norm, shares = Norm(gain, shift, 1e-5), torch.rand(3, n, device=device)
-    edges = random_edges(n)
-    joint = SparseAggregation(edges, n, varying=torch.arange(0, n, 4)).to(device).every.joint
-    projected = draw(n, c, 3, h).to(dtype)
-    squeezed = fused_ops._squeeze(y, w1, b1)
-    joined = fused_ops._attend(y, squeezed, (w2, b2), sharpness)
-    _, mean, rstd = fused_ops._norm(x, *norm)
-    pooled = fused_ops.pool(x, norm, shares, for_gradients=True)
-    of_inner, of_gate, _ = fused_ops._attend_backward(joined, y, squeezed, (w2, b2), sharpness)
-    out = torch.empty_like(x)
-
-    def gate(y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-        return F.gelu(y.float()) * torch.sigmoid(F.linear(squeezed, w2, b2).float())
-
-    def attended(y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor, sharp: Tensor) -> Tensor:
-        u = gate(y, squeezed, w2, b2)
-        return torch.cat([u, u * torch.softmax(u * sharp, 1) * y.shape[1]], -1).to(y.dtype)
-
-    def normed(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
-        return F.layer_norm(x.float(), (h,), gain, shift).to(x.dtype)
-
-    def squeeze(y: Tensor, w1: Tensor, b1: Tensor) -> Tensor:
-        return torch.relu(F.linear(F.gelu(y), w1, b1))
-
-    def gates(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
-        inner = F.gelu(y)
-        return inner, F.linear(torch.relu(F.linear(inner, w1, b1)), w2, b2)
-
-    def pools(x: Tensor, gain: Tensor, shift: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        all_normed = F.layer_norm(x.float(), (h,), gain, shift)
-        return torch.einsum("pn,nch->pch", shares, all_normed), all_normed.amax(0)
-
-    def project(x: Tensor, joined: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return x + F.linear(joined, weight, bias)
-
-    def summed(x: Tensor) -> Tensor:
-        return x.sum((0, 1), dtype=torch.float32)
-
-    fused = {
-        "norm": lambda: fused_ops._norm(x, *norm),
-        "norm_backward": lambda: fused_ops._norm_backward(grad, x, mean, rstd, gain),
-        "sparse_rows": lambda: fused_ops._product(joint, projected, bias),
-        "sparse_rows, transposed": lambda: fused_ops._product(
-            joint, x[:, :, None], bias, transposed=True
-        ),
-        "sum_rows": lambda: fused_ops.sum_rows(x, torch.float32, per_node=False),
-        "squeeze": lambda: fused_ops._squeeze(y, w1, b1),
-        "attend": lambda: fused_ops._attend(y, squeezed, (w2, b2), sharpness),
-        "attend_backward": lambda: fused_ops._attend_backward(
-            joined, y, squeezed, (w2, b2), sharpness
-        ),
-        "gate_backward": lambda: fused_ops._gate_backward(
-            of_inner, of_gate, y, squeezed, w1, w2, out
-        ),
-        "project": lambda: fused_ops._project(x, joined, projection, bias, out),
-        "pool": lambda: fused_ops.pool(x, norm, shares, for_gradients=True),
-        "pool_backward": lambda: fused_ops.pool_backward(pooled[:2], x, gain, shares, pooled[2:]),
-    }
-    if is_dry:
-        # float32 uses the matrix product of PyTorch.
-        del fused["project"]
-    forward: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
-        "norm": (normed, (x, gain, shift)),
-        "sum_rows": (summed, (x,)),
-        "squeeze": (squeeze, (y, w1, b1)),
-        "attend": (attended, (y, squeezed, w2, b2, sharpness)),
-        "project": (project, (x, joined, projection, bias)),
-        "pool": (pools, (x, gain, shift, shares)),
-    }
-    backward: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, ...]]] = {
-        "norm_backward": (normed, (x, gain, shift), (grad,)),
-        "attend_backward": (attended, (y, squeezed, w2, b2, sharpness), (joined,)),
-        "gate_backward": (gates, (y, w1, b1, w2, b2), (of_inner, of_gate)),
-        "pool_backward": (pools, (x, gain, shift, shares), (pooled[0], pooled[1])),
-    }
-    rows = []
-    for name, work in fused.items():
-        with moved_bytes() as moved:
-            work()
-        ms = milliseconds(work, device)
-        plain = [""] * 2
-        if name in forward or name in backward:
-            compiled = (
-                forward_of(*forward[name]) if name in forward else gradient_of(*backward[name])
-            )
-            compiled_ms = milliseconds(compiled, device)
-            plain = [f"{compiled_ms:.3f}", f"{compiled_ms / ms:.2f}"]
-        rows.append([name, f"{ms:.3f}", *speed(moved.total, ms, device), *plain])
-    return rows
-
-
-def random_edges(n_nodes: int) -> Tensor:
-    rng = np.random.default_rng(0)
-    user = rng.integers(1, n_nodes, int(1.7 * n_nodes))
-    return torch.from_numpy(np.unique(np.stack([user, rng.integers(0, user)], 1), axis=0))
-
-
 def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bool]]:
     """Yield each workload: its name, its network with graphs, and whether steps are recorded."""
     exact, plain = f"{LAYOUT}.training.precision=float32", f"{LAYOUT}.fused=false"
@@ -193,10 +73,13 @@ def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bo
         yield f"{LAYOUT}, {nodes:,} nodes", layout_workload(device, nodes), True
     for nodes in (5_000, NLP_NODES):
         yield f"{LAYOUT}, {nodes:,} nodes, not recorded", layout_workload(device, nodes), False
-    yield f"{LAYOUT}, not fused", layout_workload(device, 5_000, plain), True
-    yield f"{LAYOUT}, float32", layout_workload(device, 5_000, exact), True
-    yield f"{LAYOUT}, float32, not fused", layout_workload(device, 5_000, exact, plain), True
-    pyg = layout_workload(device, 5_000)
+    for name, settings in (
+        ("not fused", [plain]),
+        ("float32", [exact]),
+        ("float32, not fused", [exact, plain]),
+    ):
+        yield f"{LAYOUT}, {name}", layout_workload(device, GRAPH.n_nodes, *settings), True
+    pyg = layout_workload(device, GRAPH.n_nodes)
     yield "plain PyG", replace(pyg, network=PlainLayoutModel(pyg.config)), True
     for name, recipe, size in (
         ("tgraph", "reference", GRAPH),
@@ -204,19 +87,24 @@ def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bo
         ("late_fusion_sage", "leaderboard-small", KERNEL),
         ("early_fusion_sage", "leaderboard-small", KERNEL),
     ):
-        settings = [f"{name}.hidden=16"] if device.type == "cpu" else []
-        chosen = TINY if device.type == "cpu" else size
-        yield name, make_workload(load_recipe(recipe, settings), name, chosen), True
+        yield name, sized_workload(device, name, recipe, size), True
 
 
-def layout_workload(
-    device: torch.device, nodes: int, *settings: str, model: str = LAYOUT
+def sized_workload(
+    device: torch.device, model: str, recipe: str, size: GraphSize, *settings: str
 ) -> SyntheticWorkload:
-    """Return a layout network of the recipe `leaderboard-small` with a graph."""
+    """Return a network of a recipe with a graph. Both are tiny on a CPU."""
+    if device.type == "cpu":
+        size, settings = TINY, (*settings, f"{model}.hidden=16")
+    return make_workload(load_recipe(recipe, list(settings)), model, size)
+
+
+def layout_workload(device: torch.device, nodes: int, *settings: str) -> SyntheticWorkload:
+    """Return the layout network of the recipe `leaderboard-small` with a graph."""
     size = GraphSize(nodes, int(CONFIGURABLE_SHARE * nodes), GRAPH.n_configs)
     if device.type == "cpu":
-        size, settings = TINY, (*settings, f"{model}.hidden=16", f"{model}.configs_per_step=8")
-    return make_workload(load_recipe("leaderboard-small", list(settings)), model, size)
+        settings = (*settings, f"{LAYOUT}.configs_per_step=8")
+    return sized_workload(device, LAYOUT, "leaderboard-small", size, *settings)
 
 
 def timed_steps(
@@ -245,11 +133,7 @@ def step_bytes(workload: SyntheticWorkload, device: torch.device) -> int:
 
 
 def step_rows(device: torch.device) -> tuple[list[list[str]], list[MeasuredStep]]:
-    """Time training steps.
-
-    Returns:
-        The rows of the page, and the step times for `plan`.
-    """
+    """Return the rows of the page on training steps, and the step times for `plan`."""
     rows, measured = [], []
     for name, workload, recorded in workloads(device):
         moved = step_bytes(workload, device)
@@ -259,7 +143,7 @@ def step_rows(device: torch.device) -> tuple[list[list[str]], list[MeasuredStep]
         cells = [f"{ms:.2f}", f"{host_ms:.2f}", f"{moved / 1e9:.2f}", *speed(moved, ms, device)]
         rows.append([name, *cells, f"{gib:.2f}"])
         print("  ".join(rows[-1]), flush=True)  # noqa: T201
-        if name.split(", ")[-1] not in OTHERS:
+        if not name.endswith(NOT_IN_RECIPES):
             measured.append(measured_step(name, workload, device, ms, host_ms))
     return rows, measured
 
@@ -285,11 +169,7 @@ def measured_step(
 
 
 def top_kernels(device: torch.device) -> list[list[str]]:
-    """Return the slowest kernels of a step of the layout network.
-
-    Returns:
-        Rows of name, milliseconds and calls. The first row is the sum of all kernels.
-    """
+    """Return name, milliseconds and calls of the slowest kernels of a step, after their sum."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
@@ -322,12 +202,7 @@ def top_kernels(device: torch.device) -> list[list[str]]:
 def ranking_rows(device: torch.device) -> list[list[str]]:
     rows = []
     for name, recipe in ((LAYOUT, "leaderboard-small"), ("tgraph", "reference")):
-        size = TINY if device.type == "cpu" else GRAPH
-        if name == LAYOUT:
-            workload = layout_workload(device, GRAPH.n_nodes)
-        else:
-            workload = make_workload(load_recipe(recipe, []), name, size)
-        workload = on_device(workload, device)
+        workload = on_device(sized_workload(device, name, recipe, GRAPH), device)
         rank_configs(workload)
         reset_memory(device)
         began = time.perf_counter()
@@ -358,19 +233,14 @@ def training_rows(device: torch.device) -> list[list[str]]:
 def sample_tau(
     folder: Path, accelerator: str, precision: str, seed: int, device: torch.device
 ) -> float:
-    """Train the layout network on layout:xla:random of the sample.
-
-    Returns:
-        Kendall's tau, the mean over graphs of the valid split.
-    """
+    """Train the layout network on layout:xla:random, and return the mean tau of its valid split."""
     n_steps = 4 if device.type == "cpu" else TRAIN_STEPS
     training = {"steps": n_steps, "warmup_steps": n_steps // 10, "precision": precision}
     settings = [f"{LAYOUT}.training.{key}={value}" for key, value in training.items()]
     recipe = load_recipe("cpu", [f"accelerator={accelerator}", *settings])
     place = collection_named("layout:xla:random")
     train, valid = (
-        find_graphs(ROOT / "data" / "sample", collections=(place,), splits=(split,))
-        for split in ("train", "valid")
+        find_graphs(SAMPLE, collections=(place,), splits=(split,)) for split in ("train", "valid")
     )
     train_model(TrainJob(LAYOUT, recipe, train, seed, folder), place, resume=False)
     ranker, graphs = load_model(folder), [read_layout(file) for file in valid]
@@ -433,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     facts = versions()
     content = StepTimes(card=facts["card"], steps=tuple(measured)).model_dump_json(indent=1)
     write_text(MEASURED_HERE, content + "\n")
-    write_page(PAGES / "gpu.md", render("gpu", **parts, versions=facts, revision=revision()))
+    write_page("gpu", PAGES, versions=facts, **parts)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import PAGES, errors_in_one_line, render, write_page
+from benchmarks import PAGES, errors_in_one_line, write_page
 from common.errors import PipelineError
-from common.reproducibility import revision
 from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
 from features.scaling import fit_node_scaler
 from models.config.recipe import load_recipe
@@ -183,9 +182,15 @@ def main() -> None:
     print(*map("  ".join, rows_of(kernels)), *faults, sep="\n")  # noqa: T201
     if faults:
         raise PipelineError(f"make kernels: {len(faults)} kernels do not suit a card, see above")
-    values: dict[str, Any] = {"rows": rows_of(kernels), "cards": CARDS, "n": len(kernels)}
-    values |= {"configs": ", ".join(map(str, CONFIGS)), "triton": version("triton")}
-    write_page(PAGES / "kernels.md", render("kernels", **values, revision=revision()))
+    write_page(
+        "kernels",
+        PAGES,
+        rows=rows_of(kernels),
+        cards=CARDS,
+        n=len(kernels),
+        configs=", ".join(map(str, CONFIGS)),
+        triton=version("triton"),
+    )
 
 
 if __name__ == "__main__":

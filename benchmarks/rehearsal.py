@@ -6,7 +6,6 @@ a kernel of docs/guides/kaggle.md trains one collection. It stops when its minut
 next session, which has its output attached, resumes. Another kernel ranks with these models.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -20,11 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import PAGES, errors_in_one_line, render, write_page
+from benchmarks import errors_in_one_line, resumable_parser, write_page
 from common.errors import PipelineError
-from common.jobs.run_jobs import measure_cost
+from common.jobs.run_jobs import Cost, measure_cost
 from common.machine import granted
-from common.reproducibility import revision
 from common.settings import KAGGLE_MOUNTS, ROOT
 from data.synthetic.graphs import PlannedGraph
 from data.synthetic.write import MAX_CONFIGS, MAX_NODES, published_graphs, synthesize
@@ -49,17 +47,16 @@ def rehearsed_graphs(max_nodes: int, max_configs: int, n_kernels: int) -> list[P
     One train graph has the most nodes of its split, the other one the most configs. The graphs of
     the other splits have a median size.
     """
-    chosen = published_graphs([collection_named("tile:xla")], share=n_kernels / 7_229)
-    for one, split in product(COLLECTIONS, SPLITS):
-        if one.kind == "tile":
-            continue
-        graphs = published_graphs([one], [split])
+    rehearsed = published_graphs([collection_named("tile:xla")], share=n_kernels / 7_229)
+    layouts = [collection for collection in COLLECTIONS if collection.kind == "layout"]
+    for collection, split in product(layouts, SPLITS):
+        graphs = published_graphs([collection], [split])
         graphs.sort(key=lambda graph: (graph.size.n_nodes, graph.size.n_configs))
         if split == "train":
-            chosen += [graphs[-1], max(graphs[:-1], key=lambda graph: graph.size.n_configs)]
+            rehearsed += [graphs[-1], max(graphs[:-1], key=lambda graph: graph.size.n_configs)]
         else:
-            chosen.append(graphs[len(graphs) // 2])
-    return [_limited(graph, max_nodes, max_configs) for graph in chosen]
+            rehearsed.append(graphs[len(graphs) // 2])
+    return [_limited(graph, max_nodes, max_configs) for graph in rehearsed]
 
 
 def _limited(graph: PlannedGraph, max_nodes: int, max_configs: int) -> PlannedGraph:
@@ -88,12 +85,13 @@ def few_steps(recipe: Recipe) -> Iterator[str]:
     """Yield the overrides for one seed of a few steps, and one thread of this processor."""
     yield from (f"{model}.seeds=[{recipe.seeds[0]}]" for model in recipe.all_models)
     yield from ("threads=1", "accelerator=cpu")
-    for one in COLLECTIONS:
-        for model in recipe.models_of(one.kind):
-            if recipe.of(one).training_of(model):
+    for collection in COLLECTIONS:
+        for model in recipe.models_of(collection.kind):
+            if recipe.of(collection).training_of(model):
+                table = f'collection."{collection.name}".{model}.training'
                 for key in ("steps", "checkpoint_every", "log_every"):
-                    yield f'collection."{one.name}".{model}.training.{key}={STEPS[one.kind]}'
-                yield f'collection."{one.name}".{model}.training.warmup_steps=1'
+                    yield f"{table}.{key}={STEPS[collection.kind]}"
+                yield f"{table}.warmup_steps=1"
 
 
 @dataclass(frozen=True)
@@ -170,9 +168,12 @@ def run_stage(out: Path, name: str, *commands: Sequence[object], **environment: 
             done = subprocess.run([sys.executable, *words], cwd=ROOT, env=variables, check=False)  # noqa: S603
             if done.returncode:
                 raise PipelineError(f"{name}: {' '.join(words)}: ended with {done.returncode}")
-    spent = {name: [costs[0].seconds, costs[0].cpu_s]}
-    text = json.dumps(stage_costs(out) | spent, indent=1) + "\n"
-    (out / "costs.json").write_text(text)
+    store_costs(out, name, costs[0])
+
+
+def store_costs(out: Path, name: str, cost: Cost) -> None:
+    costs = stage_costs(out) | {name: [cost.seconds, cost.cpu_s]}
+    (out / "costs.json").write_text(json.dumps(costs, indent=1) + "\n")
 
 
 def run_kernel(out: Path, name: str, options: Sequence[str], attached: Sequence[Path]) -> Path:
@@ -203,8 +204,7 @@ def rehearse(out: Path, shared: Sequence[str], graphs: Sequence[PlannedGraph]) -
     if "synthesize" not in stage_costs(out):
         with measure_cost() as costs:
             synthesize(data, graphs)
-        spent = {"synthesize": [costs[0].seconds, costs[0].cpu_s]}
-        (out / "costs.json").write_text(json.dumps(spent) + "\n")
+        store_costs(out, "synthesize", costs[0])
     if "run" not in stage_costs(out):
         # The costs in a report are those of one call.
         for folder in (run, out / "store"):
@@ -226,28 +226,36 @@ def rehearse(out: Path, shared: Sequence[str], graphs: Sequence[PlannedGraph]) -
 @errors_in_one_line()
 def main() -> None:
     """Rehearse, and write the page."""
-    parser = argparse.ArgumentParser(description="Rehearse the recipe leaderboard.")
-    parser.add_argument("--out", type=Path, required=True, help="folder of all files")
+    parser = resumable_parser("Rehearse the recipe leaderboard.")
     parser.add_argument("--set", action="append", default=[], help="override of the recipe")
     parser.add_argument("--max-nodes", type=int, default=MAX_NODES, help="of a layout graph")
     parser.add_argument("--max-configs", type=int, default=MAX_CONFIGS, help="of a graph")
     parser.add_argument("--kernels", type=int, default=N_KERNELS, help="number of tile kernels")
-    parser.add_argument("--page", type=Path, default=PAGES / "rehearsal.md")
-    given = parser.parse_args()
-    out, whole = given.out.resolve(), load_recipe(RECIPE, given.set)
+    options = parser.parse_args()
+    out, whole = options.out.resolve(), load_recipe(RECIPE, options.set)
     out.mkdir(parents=True, exist_ok=True)
-    overrides = [*given.set, *few_steps(whole)]
+    overrides = [*options.set, *few_steps(whole)]
     shared = ["--recipe", RECIPE, *chain(*product(["--set"], overrides))]
-    graphs = rehearsed_graphs(given.max_nodes, given.max_configs, given.kernels)
+    graphs = rehearsed_graphs(options.max_nodes, options.max_configs, options.kernels)
     report = rehearse(out, shared, graphs)
     costs, few = find_step_costs("none", None), load_recipe(RECIPE, overrides)
     small = make_plan(few, costs, sizes_of(graphs))
     dataset = make_plan(whole, costs, official_graphs())
-    facts: dict[str, object] = {"recipe": whole, "overrides": given.set, "graphs": graphs}
-    facts |= {"rows": compared(report, small, dataset, whole.seeds[0]), "ratios": RATIOS}
-    facts |= {"costs": stage_costs(out), "first_minutes": 2 * MINUTES, "steps": STEPS}
-    facts |= {"cores": granted()[0], "n_bytes": granted()[1], "revision": revision()}
-    write_page(given.page, render("rehearsal", **facts))
+    n_cores, n_bytes = granted()
+    write_page(
+        "rehearsal",
+        options.report,
+        recipe=whole,
+        overrides=options.set,
+        graphs=graphs,
+        rows=compared(report, small, dataset, whole.seeds[0]),
+        ratios=RATIOS,
+        costs=stage_costs(out),
+        first_minutes=2 * MINUTES,
+        steps=STEPS,
+        cores=n_cores,
+        n_bytes=n_bytes,
+    )
 
 
 if __name__ == "__main__":

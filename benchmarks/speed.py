@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks import PAGES, errors_in_one_line, render, write_page
+from benchmarks import PAGES, errors_in_one_line, write_page
 from benchmarks.plain_pyg import PlainLayoutModel
 from common.machine import own_peak_mib
-from common.reproducibility import revision
 from data.graph_store.prepare import keep_freed_memory, prepare
 from data.npz.archive import CHUNK_BYTES
 from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
@@ -73,11 +72,7 @@ def in_fresh_process(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def make_work(name: str, setting: Setting) -> Work:
-    """Create a graph and a network for one thread.
-
-    Args:
-        setting: Size of the graph. Only its first `n_configs` configs are scored.
-    """
+    """Create a network and a graph for one thread. Its first `n_configs` configs are scored."""
     prepare_torch(seed=0, threads=1)
     k = max(4, round(setting.n_nodes / KEPT_PER_CONFIGURABLE))
     size = GraphSize(NODES_PER_CONFIGURABLE * k, k, 2 * setting.n_configs)
@@ -144,11 +139,7 @@ STEPS = {"inflate with Python's zipfile": read_with_zipfile, "`prepare`": store}
 
 
 def run_step(name: str, path: Path) -> tuple[float, float, float]:
-    """Run a step.
-
-    Returns:
-        Wall seconds, processor seconds, and the peak memory of this process in MiB.
-    """
+    """Run a step, and return wall and processor seconds, and this process's peak MiB."""
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as out:
         cpu, wall = time.process_time(), time.perf_counter()
@@ -172,15 +163,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write_sized(Path(folder), LARGEST).path
         packing, file_mb = packing_rows(path), path.stat().st_size / 1e6
-    page = render(
+    write_page(
         "speed",
-        **{"networks": networks, "networks_header": NETWORKS_HEADER, "rounds": ROUNDS},
-        **{"packing": packing, "packing_header": PACKING_HEADER},
-        **{"size": LARGEST, "file_mb": file_mb},
+        PAGES,
+        networks=networks,
+        networks_header=NETWORKS_HEADER,
+        packing=packing,
+        packing_header=PACKING_HEADER,
+        rounds=ROUNDS,
+        size=LARGEST,
+        file_mb=file_mb,
         machine=platform.machine(),
-        revision=revision(),
     )
-    write_page(PAGES / "speed.md", page)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 split, replays the searches on all programs, and writes docs/results/suggest.md.
 """
 
-import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.measure.search import genetic_search
-from benchmarks import PAGES, errors_in_one_line, render, write_page
+from benchmarks import errors_in_one_line, interval_text, resumable_parser, write_page
 from benchmarks.accuracy.tasks import sample_families
 from common.metrics import family_means, interval_of
 from common.progress import each
-from common.reproducibility import generator, revision
+from common.reproducibility import generator
 from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, LayoutGraph, TileGraph, distinct_configs, group_means
@@ -124,30 +123,24 @@ class Replay:
                 left = np.delete(left, nearest)
 
 
-def table_rows(costs: Mapping[str, Values], families: Sequence[str]) -> list[list[str]]:
-    """Return the rows of a table: measurements, their ratio to random ones, and the regrets.
-
-    Args:
-        costs: Result of `Replay.costs` for p programs by search, (p, seeds, 1 + regrets).
-        families: Family of each program, (p,).
-    """
+def table_rows(table: "Table") -> list[list[str]]:
+    """Return the rows of a table: measurements, their ratio to random ones, and the regrets."""
+    families = table.families
+    # Costs of p programs by search, (p, seeds, 1 + regrets).
+    costs = {name: np.array(of_files) for name, of_files in table.costs.items()}
     measurements = {name: values[..., 0] for name, values in costs.items()}
     draws = {name: family_means(values, families) for name, values in measurements.items()}
     rows = []
     for name, values in measurements.items():
-        row = [name, _text(values.mean(), draws[name])]
+        row = [name, interval_text(values.mean(), *interval_of(draws[name]))]
         for base in UNTRAINED[:2]:
             ratio = values.mean() / measurements[base].mean()
-            row.append(_text(ratio, draws[name] / draws[base]))
-        regrets = np.moveaxis(costs[name][..., 1:], -1, 0)
-        row += [_text(regret.mean(), family_means(regret, families)) for regret in regrets]
+            row.append(interval_text(ratio, *interval_of(draws[name] / draws[base])))
+        for regret in np.moveaxis(costs[name][..., 1:], -1, 0):
+            interval = interval_of(family_means(regret, families))
+            row.append(interval_text(regret.mean(), *interval))
         rows.append(row)
     return rows
-
-
-def _text(value: float, draws: Values) -> str:
-    low, high = interval_of(draws)
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 @dataclass
@@ -169,14 +162,7 @@ class Table:
         family: str,
         scores: Mapping[str, NDArray[np.float32]],
     ) -> None:
-        """Replay the searches on one file, those of TRAINED only if there are scores of a ranker.
-
-        Args:
-            graph: Graph of c configs.
-            runtime_ns: Their runtimes, (c,).
-            family: Family of the graph.
-            scores: Scores of the configs, "rule" and perhaps "ranker", each (c,).
-        """
+        """Replay the searches on one file, those of TRAINED only with scores of a ranker."""
         mean_ns = group_means(runtime_ns, distinct_configs(graph)[1])
         self.shares.append(float((mean_ns <= GOAL * mean_ns.min()).mean()))
         self.families.append(family)
@@ -185,9 +171,6 @@ class Table:
             rngs = [generator(seed, *names) for seed in range(SEEDS)]
             found = [Replay(graph, runtime_ns, scores, rng).costs(search) for rng in rngs]
             self.costs.setdefault(search, []).append(found)
-
-    def rows(self) -> list[list[str]]:
-        return table_rows({name: np.array(c) for name, c in self.costs.items()}, self.families)
 
 
 def replayed_files(real: Path | None) -> Iterator[tuple[str, str, Graph, bool]]:
@@ -206,14 +189,8 @@ def replayed_files(real: Path | None) -> Iterator[tuple[str, str, Graph, bool]]:
 
 @errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train the ranker unless it is there, replay, and write the page.
-
-    Args:
-        arguments: Arguments of the command line. None for those of the process.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the ranker; resumes")
-    parser.add_argument("--report", type=Path, default=PAGES, help="folder for the page")
+    """Train the ranker unless it is there, replay, and write the page."""
+    parser = resumable_parser(__doc__)
     parser.add_argument("--real", type=Path, default=os.environ.get("TPUGRAPHS_REAL"))
     options = parser.parse_args(arguments)
     run(Inputs(SAMPLE), options.out / "ranker", load_recipe("cpu"), resume=True)
@@ -227,14 +204,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         runtime_ns = graph.runtime_ns if graph.is_labelled else withheld[name].runtime_ns
         tables.setdefault(title, Table()).replay(graph, runtime_ns, family, scores)
     rows = [
-        (title, len(table.shares), f"{np.mean(table.shares):.1%}", table.rows())
+        (title, len(table.shares), f"{np.mean(table.shares):.1%}", table_rows(table))
         for title, table in tables.items()
     ]
     regrets = [f"regret after {n}, %" for n in REGRET_AFTER]
-    facts = {"batch": BATCH, "seeds": SEEDS, "goal": f"{GOAL - 1:.0%}", "revision": revision()}
-    write_page(
-        options.report / "suggest.md", render("suggest", tables=rows, regrets=regrets, **facts)
-    )
+    facts = {"batch": BATCH, "seeds": SEEDS, "goal": f"{GOAL - 1:.0%}", "regrets": regrets}
+    write_page("suggest", options.report, tables=rows, **facts)
 
 
 if __name__ == "__main__":

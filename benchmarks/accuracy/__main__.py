@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import PAGES, errors_in_one_line
-from benchmarks.accuracy.cells import CANDIDATES, Cell, candidates_of, run_cell
+from benchmarks.accuracy.cells import CONTENDERS, Cell, contenders_of, run_cell
 from benchmarks.accuracy.report import compare_with, read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
 from common.errors import PipelineError, UsageError
@@ -43,7 +43,7 @@ def cells_of(
     """Yield the cells that can be trained here, seed by seed. Print the tasks without data.
 
     Args:
-        names: Names of candidates, or of custom models "package.module:Class".
+        names: Names of contenders, or of custom models "package.module:Class".
     """
     reasons = {task: why_no_data(TASKS[task], sources) for task in tasks}
     for task, reason in reasons.items():
@@ -51,7 +51,7 @@ def cells_of(
             _say(f"{task}: left out: {reason}")
     for seed in seeds:
         for task in (task for task in tasks if not reasons[task]):
-            every = [*candidates_of(task), *filter(is_own, names)]
+            every = [*contenders_of(task), *filter(is_own, names)]
             yield from (Cell(task, name, seed, tuple(overrides)) for name in every if name in names)
 
 
@@ -76,14 +76,14 @@ def options_parser() -> argparse.ArgumentParser:
         text = f"some of {', '.join(known)} (default: all)"
         return {"nargs": "+", "choices": known, "default": known, "metavar": "NAME", "help": text}
 
-    by_task = (f"  {task}: {', '.join(candidates_of(task))}" for task in TASKS)
+    by_task = (f"  {task}: {', '.join(contenders_of(task))}" for task in TASKS)
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog="\n".join(("models by task:", *by_task, EXAMPLE)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     real = os.environ.get("TPUGRAPHS_REAL")
-    models = list(dict.fromkeys(name for known in CANDIDATES.values() for name in known))
+    models = list(dict.fromkeys(name for known in CONTENDERS.values() for name in known))
     option = partial(parser.add_argument)
     option("--out", type=Path, required=True, help="folder of results; the same command resumes")
     option("--tasks", **some_of(list(TASKS)))
@@ -104,23 +104,29 @@ def options_parser() -> argparse.ArgumentParser:
 
 @errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train missing cells, write the report, or compare results.
-
-    Args:
-        arguments: Arguments of the command line. None for those of the process.
-    """
+    """Train missing cells, write the report, or compare results."""
     options = options_parser().parse_args(arguments)
     if options.against:
-        for line in compare_with(options.out, options.against):
-            _say(line)
-        return
-    if options.report:
-        cells = read_cells(options.out)
-        if options.report == PAGES and {cell["task"] for cell in cells} != {*TASKS}:
-            raise UsageError("--report: tasks are missing; --report FOLDER writes the others")
-        own = None if options.report == PAGES else f"--out {options.out} --report {options.report}"
-        write_report(cells, options.report, options=own)
-        return
+        _say(*compare_with(options.out, options.against), sep="\n")
+    elif options.report:
+        report(options.out, options.report)
+    else:
+        train(options)
+
+
+def report(out: Path, folder: Path) -> None:
+    """Write the page on the cells of a folder."""
+    cells = read_cells(out)
+    if folder != PAGES:
+        write_report(cells, folder, options=f"--out {out} --report {folder}")
+    elif {cell["task"] for cell in cells} == {*TASKS}:
+        write_report(cells, folder)
+    else:
+        raise UsageError("--report: tasks are missing; --report FOLDER writes the others")
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train the missing cells. Wrong options raise an error before the first training."""
     if any(key.startswith(("layout.models", "tile.models")) for key in options.set):
         raise UsageError("--set: --models names the models to train, or --own a custom one")
     if options.own and not is_own(options.own):
@@ -131,9 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not todo:
         raise PipelineError("nothing to train: no task here has one of these models and its data")
     for cell in todo:
-        # A wrong key raises here, before the first training.
         cell.recipe()
-    trained = {model for cell in todo for model in cell.candidate.models}
+    trained = {model for cell in todo for model in cell.contender.models}
     for key in options.set:
         if (table := key.partition(".")[0]) in MODELS and table not in trained:
             known = ", ".join(sorted(trained)) or "no model"

@@ -3,9 +3,9 @@
 import json
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from benchmarks.accuracy.tasks import (
     SIBLINGS,
     TASKS,
     WITHIN_GRAPH,
-    Part,
+    Fold,
     Sources,
     by_source,
 )
@@ -45,8 +45,7 @@ from submissions.score import score_graph
 SEED_STEP = 1000
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Contender(NamedTuple):
     """Models of a recipe with overrides. Several models or seeds are blended.
 
     Attributes:
@@ -79,57 +78,56 @@ SCALED_DOWN = (
 )
 # By kind of config, in the order of the page: the untrained baseline, the baselines of the dataset,
 # models of other authors, and our models from the simplest to the default.
-CANDIDATES = {
+CONTENDERS = {
     "layout": {
-        BASELINE: Candidate(),
-        "baseline_gcn": Candidate(("baseline_gcn",), tasks=NETWORK_TASKS),
-        "segment_sage": Candidate(("segment_sage",), "segments", tasks=NETWORK_TASKS),
-        "tgraph": Candidate(("tgraph",), "reference", SCALED_DOWN, tasks=NETWORK_TASKS),
-        "layout_linear": Candidate(("layout_linear",)),
-        "layout_boosting": Candidate(("layout_boosting",)),
-        COLUMNS: Candidate((COLUMNS,), "within_graph", tasks=(*WITHIN_GRAPH, SIBLINGS)),
-        f"{NETWORK}{ALONE}": Candidate(
+        BASELINE: Contender(),
+        "baseline_gcn": Contender(("baseline_gcn",), tasks=NETWORK_TASKS),
+        "segment_sage": Contender(("segment_sage",), "segments", tasks=NETWORK_TASKS),
+        "tgraph": Contender(("tgraph",), "reference", SCALED_DOWN, tasks=NETWORK_TASKS),
+        "layout_linear": Contender(("layout_linear",)),
+        "layout_boosting": Contender(("layout_boosting",)),
+        COLUMNS: Contender((COLUMNS,), "within_graph", tasks=(*WITHIN_GRAPH, SIBLINGS)),
+        f"{NETWORK}{ALONE}": Contender(
             (NETWORK,), overrides=(f"{NETWORK}.cross_config=false",), tasks=NETWORK_TASKS
         ),
-        NETWORK: Candidate(
+        NETWORK: Contender(
             (NETWORK,), tasks=NETWORK_TASKS, within_graph=("within_graph", (NETWORK,))
         ),
-        NO_SIBLINGS: Candidate(
+        NO_SIBLINGS: Contender(
             tuple(model for model in load_recipe("cpu").layout.models if model != COLUMNS),
             tasks=(SIBLINGS,),
             n_seeds=2,
         ),
-        DEFAULT: Candidate(
+        DEFAULT: Contender(
             load_recipe("cpu").layout.models,
             within_graph=("within_graph", load_recipe("within_graph").layout.models),
             n_seeds=2,
         ),
     },
     "tile": {
-        BASELINE: Candidate(),
-        "early_fusion_sage": Candidate(("early_fusion_sage",)),
-        f"{BY_TILE}{ALONE}": Candidate((BY_TILE,), overrides=(f"{BY_TILE}.cross_config=false",)),
-        "tile_linear": Candidate(("tile_linear",)),
-        "tile_boosting": Candidate(("tile_boosting",)),
-        BY_TILE: Candidate((BY_TILE,)),
-        DEFAULT: Candidate(load_recipe("cpu").tile.models),
+        BASELINE: Contender(),
+        "early_fusion_sage": Contender(("early_fusion_sage",)),
+        f"{BY_TILE}{ALONE}": Contender((BY_TILE,), overrides=(f"{BY_TILE}.cross_config=false",)),
+        "tile_linear": Contender(("tile_linear",)),
+        "tile_boosting": Contender(("tile_boosting",)),
+        BY_TILE: Contender((BY_TILE,)),
+        DEFAULT: Contender(load_recipe("cpu").tile.models),
     },
 }
 
 
-def candidates_of(task: str) -> list[str]:
-    """Return the names of the candidates that can learn a task."""
-    known = CANDIDATES[TASKS[task].kind]
-    return [name for name, candidate in known.items() if task in (candidate.tasks or (task,))]
+def contenders_of(task: str) -> list[str]:
+    """Return the names of the contenders that can learn a task."""
+    contenders = CONTENDERS[TASKS[task].kind].items()
+    return [name for name, contender in contenders if task in (contender.tasks or (task,))]
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A training and its judgement.
 
     Attributes:
-        name: Name of the candidate, or of a custom network, "package.module:Class".
-        overrides: Recipe keys on top of the candidate's.
+        name: Name of the contender, or of a custom network, "package.module:Class".
+        overrides: Recipe keys on top of the contender's.
     """
 
     task: str
@@ -138,24 +136,24 @@ class Cell:
     overrides: tuple[str, ...] = ()
 
     @property
-    def candidate(self) -> Candidate:
-        """Return the candidate for the task. A custom model is trained like `cross_config_sage`."""
+    def contender(self) -> Contender:
+        """Return the contender for the task. A custom model is trained like `cross_config_sage`."""
         kind, short = TASKS[self.task].kind, short_name(self.name)
         if is_own(self.name):
             keys = (f'{kind}.models=["{self.name}"]',)
-            known = Candidate((short,), overrides=keys, within_graph=("within_graph", (short,)))
+            contender = Contender((short,), overrides=keys, within_graph=("within_graph", (short,)))
         else:
-            known = CANDIDATES[kind][self.name]
-        if known.within_graph is None or self.task not in WITHIN_GRAPH:
-            return known
-        recipe, models = known.within_graph
-        return replace(known, recipe=recipe, models=models)
+            contender = CONTENDERS[kind][self.name]
+        if contender.within_graph is None or self.task not in WITHIN_GRAPH:
+            return contender
+        recipe, models = contender.within_graph
+        return contender._replace(recipe=recipe, models=models)
 
     @property
     def members(self) -> dict[str, tuple[str, int]]:
         """Return model and seed of each training, by member name."""
-        models = self.candidate.models
-        seeds = [self.seed + i * SEED_STEP for i in range(self.candidate.n_seeds)]
+        models, n_seeds = self.contender.models, self.contender.n_seeds
+        seeds = [self.seed + i * SEED_STEP for i in range(n_seeds)]
         return {f"{model}-seed{seed}": (model, seed) for model in models for seed in seeds}
 
     def path(self, out: Path) -> Path:
@@ -166,12 +164,12 @@ class Cell:
         """Return the recipe, with one thread."""
         seeds = list(dict.fromkeys(seed for _, seed in self.members.values())) or [self.seed]
         fixed = ("threads=1", f"seeds={seeds}")
-        overrides = [*self.candidate.overrides, *self.overrides, *fixed]
-        return load_recipe(self.candidate.recipe, overrides)
+        overrides = [*self.contender.overrides, *self.overrides, *fixed]
+        return load_recipe(self.contender.recipe, overrides)
 
     def head(self, sources: Sources) -> dict[str, Any]:
         """Return the inputs that decide the result, except the code of built-in models."""
-        recipe, models = self.recipe(), self.candidate.models
+        recipe, models = self.recipe(), self.contender.models
         keys = ("name", "threads", "seeds", "features", "blend", *models)
         return {
             "task": self.task,
@@ -184,10 +182,7 @@ class Cell:
 
 
 def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
-    """Train and judge one cell, and write its file. An interrupted cell restarts.
-
-    Returns:
-        True if the cell was trained, False if its file exists.
+    """Train and judge one cell, and write its file, unless it exists. A killed cell restarts.
 
     Raises:
         UsageError: The file exists, but from another recipe or other data.
@@ -213,22 +208,22 @@ def _result(cell: Cell, sources: Sources, work: Path) -> dict[str, Any]:
     graphs: dict[str, dict[str, Any]] = {}
     measured, task = read_manifest(sources.sample)["graphs"], TASKS[cell.task]
     train_cpu_s = 0.0
-    parts = task.parts(sources, cell.seed, work / "data")
+    folds = task.folds(sources, cell.seed, work / "data")
     if task.kind == "layout" and not cell.recipe().layout.together:
-        parts = [half for part in parts for half in by_source(part)]
-    for number, part in enumerate(parts, start=1):
+        folds = [half for fold in folds for half in by_source(fold)]
+    for number, fold in enumerate(folds, start=1):
         begin, begin_cpu = time.perf_counter(), time.process_time()
-        ensemble = _train(cell, part, work / part.name)
+        ensemble = _train(cell, fold, work / fold.name)
         train_cpu_s += time.process_time() - begin_cpu
-        for file in part.judged:
-            known = measured.get(file.submission_id, {})
+        for file in fold.judged:
+            entry = measured.get(file.submission_id, {})
             graphs[file.submission_id] = {
                 "split": file.split,
-                "family": known.get("family", family_of(file)),
-                "again_tau": known.get("again_tau"),
+                "family": entry.get("family", family_of(file)),
+                "again_tau": entry.get("again_tau"),
                 **judge(ensemble, read_judged(file, sources)),
             }
-        name = f"{work.name}: {part.name}, {number} of {len(parts)}"
+        name = f"{work.name}: {fold.name}, {number} of {len(folds)}"
         print(f"{name}: {time.perf_counter() - begin:.1f} s", flush=True)  # noqa: T201
     facts = {"environment": environment(1), "revision": revision(), "set": cell.overrides}
     return {"graphs": graphs, **facts, "train_cpu_s": train_cpu_s if cell.members else 0.0}
@@ -245,11 +240,11 @@ def read_judged(file: GraphFile, sources: Sources) -> Graph:
     return replace(graph, runtime_ns=labels.runtime_ns)
 
 
-def _train(cell: Cell, part: Part, folder: Path) -> Ensemble:
-    recipe, collection = cell.recipe(), part.train[0].collection
+def _train(cell: Cell, fold: Fold, folder: Path) -> Ensemble:
+    recipe, collection = cell.recipe(), fold.train[0].collection
     rankers: dict[str, Ranker] = {}
     for name, (model, seed) in cell.members.items():
-        job = TrainJob(model, recipe, part.train, seed, folder / name)
+        job = TrainJob(model, recipe, fold.train, seed, folder / name)
         train_model(job, collection, resume=False)
         rankers[name] = load_model(folder / name, recipe.trust)
     members = rankers or {BASELINE: BASELINES[collection.kind]}
@@ -257,11 +252,9 @@ def _train(cell: Cell, part: Part, folder: Path) -> Ensemble:
 
 
 def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
-    """Return all metrics of one graph's scores, and its noise ceiling.
+    """Return the metrics of one graph, its noise ceiling, and the processor seconds of ranking.
 
-    Returns:
-        The metrics of `score_graph`, the noise ceiling and the processor seconds of ranking. The
-        tile score is that of the five configs to measure, as in a submission.
+    As in a submission, the five configs to measure decide the tile score.
     """
     begin = time.process_time()
     scores = ranker.score(graph)

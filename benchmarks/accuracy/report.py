@@ -2,17 +2,16 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from benchmarks import render, write_page
-from benchmarks.accuracy.cells import BASELINE, CANDIDATES, DEFAULT
+from benchmarks import interval_text, write_page
+from benchmarks.accuracy.cells import BASELINE, CONTENDERS, DEFAULT
 from benchmarks.accuracy.tasks import TASKS, sample_families
 from common.errors import PipelineError
 from common.metrics import CONFIDENCE, DRAWS, METRICS, family_means, interval_of
@@ -22,6 +21,7 @@ from submissions.report.charts import FAINT, OURS, picture
 from submissions.score import DIVERSIFIED
 
 CellResult = dict[str, Any]
+# Cells by contender.
 ByName = Mapping[str, list[CellResult]]
 RANKED = {"kendall_tau": "tau", "opa": "OPA"}
 SLOWDOWNS = {
@@ -34,7 +34,7 @@ LABELS = {
     "tile": {"tile_score": "tile score", **RANKED, **SLOWDOWNS},
 }
 PICTURES = {"layout": "accuracy.png", "tile": "accuracy-tiles.png"}
-# The README's picture: layouts of held-out families, by these candidates.
+# The README's picture: layouts of held-out families, by these contenders.
 OVERVIEW = "overview.png"
 OVERVIEW_LABELS = {
     BASELINE: "untrained rule",
@@ -42,7 +42,7 @@ OVERVIEW_LABELS = {
     "tgraph": "winner's network, 250 steps",
     DEFAULT: "this project",
 }
-# Candidates whose first configs the default recipe must beat.
+# Contenders whose first configs the default recipe must beat.
 RIVALS = (BASELINE, "layout_linear", "layout_boosting")
 # Layout graphs of the sample's first measurement, which the choices of the project used.
 N_FIRST = 52
@@ -50,8 +50,7 @@ N_FIRST = 52
 COLUMNS, WIDTH_INCHES, ROW_INCHES = 2, 11.0, 2.7
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A mean and its interval, which is nan if there are too few values for a bootstrap."""
 
     mean: float
@@ -60,15 +59,13 @@ class Estimate:
 
 
 def estimate(values: NDArray[np.float64], families: Sequence[str]) -> Estimate:
-    """Estimate a mean over graphs and seeds, with an interval.
+    """Estimate a mean, with a bootstrap interval over families and seeds.
+
+    The interval of one graph is Student's over seeds.
 
     Args:
         values: Number per graph and seed, (g, s).
         families: Family of each graph, (g,). Graphs of one family vary together.
-
-    Returns:
-        The mean, with a bootstrap interval over families and seeds. The interval of one graph is
-        Student's over seeds.
     """
     mean, n_seeds = float(values.mean()), values.shape[1]
     if len(values) == 1 and n_seeds > 1:
@@ -81,34 +78,28 @@ def estimate(values: NDArray[np.float64], families: Sequence[str]) -> Estimate:
 
 
 def values(cells: Sequence[CellResult], metric: str) -> tuple[NDArray[np.float64], list[str]]:
-    """Return one metric of the graphs that all cells judge.
-
-    Returns:
-        Values, (g, s), and the family of each graph, (g,).
-    """
+    """Return a metric, (g, s), and the families, (g,), of the graphs that all cells judge."""
     names = sorted(set.intersection(*(set(cell["graphs"]) for cell in cells)))
-    found = [[cell["graphs"][name][metric] for cell in cells] for name in names]
-    return np.array(found, np.float64), [cells[0]["graphs"][name]["family"] for name in names]
+    rows = [[cell["graphs"][name][metric] for cell in cells] for name in names]
+    return np.array(rows, np.float64), [cells[0]["graphs"][name]["family"] for name in names]
 
 
 def estimate_of(cells: Sequence[CellResult], metric: str) -> Estimate:
-    """Estimate a metric of one candidate's cells. The interval ends at 1, a perfect score."""
-    found = estimate(*values(cells, metric))
+    """Estimate a metric of one contender. The interval ends at 1, a perfect score."""
+    mean, low, high = estimate(*values(cells, metric))
+    # nan stays.
     if metric in SLOWDOWNS:
-        return replace(found, low=float(np.maximum(found.low, 1.0)))  # nan stays
-    return replace(found, high=float(np.minimum(found.high, 1.0)))
+        return Estimate(mean, float(np.maximum(low, 1.0)), high)
+    return Estimate(mean, low, float(np.minimum(high, 1.0)))
 
 
 def difference(
     cells: Sequence[CellResult], others: Sequence[CellResult], metric: str
 ) -> Estimate | None:
-    """Estimate the difference of two candidates, paired by graph and seed.
-
-    Args:
-        others: Cells of the second candidate.
+    """Estimate a metric minus that of another contender, paired by graph and seed.
 
     Returns:
-        The first candidate's metric minus the second's, or None if they share no seed.
+        None if the contenders share no seed.
     """
     by_seed = {cell["seed"]: cell for cell in others}
     paired = [cell for cell in cells if cell["seed"] in by_seed]
@@ -118,35 +109,32 @@ def difference(
     return estimate(both[:, : len(paired)] - both[:, len(paired) :], families)
 
 
-def by_candidate(cells: Sequence[CellResult]) -> dict[str, dict[str, list[CellResult]]]:
-    """Return the cells of each task by candidate, sorted by seed, with custom models first."""
+def by_contender(cells: Sequence[CellResult]) -> dict[str, dict[str, list[CellResult]]]:
+    """Return the cells of each task by contender, sorted by seed, with custom models first."""
     tasks: dict[str, dict[str, list[CellResult]]] = {}
-    for task, known in TASKS.items():
+    for task, description in TASKS.items():
         of_task = sorted((c for c in cells if c["task"] == task), key=lambda cell: cell["seed"])
-        own = sorted({cell["candidate"] for cell in of_task if is_own(cell["candidate"])})
-        found = {
-            name: [cell for cell in of_task if cell["candidate"] == name]
-            for name in (*own, *CANDIDATES[known.kind])
-        }
-        if of_task:
-            tasks[task] = {name: cells for name, cells in found.items() if cells}
+        for name in (*custom_models(of_task), *CONTENDERS[description.kind]):
+            if of_name := [cell for cell in of_task if cell["candidate"] == name]:
+                tasks.setdefault(task, {})[name] = of_name
     return tasks
 
 
+def custom_models(cells: Sequence[CellResult]) -> list[str]:
+    return sorted({cell["candidate"] for cell in cells if is_own(cell["candidate"])})
+
+
 def compare_with(out: Path, against: str) -> list[str]:
-    """Compare the candidates of a folder with another folder, or with one candidate.
+    """Compare the contenders of a folder, with a line for each task and contender.
 
     Args:
-        against: Another such folder, or the name of a candidate in `out`.
-
-    Returns:
-        A line for each task and candidate, paired by graph and seed.
+        against: Another such folder, or the name of a contender in `out`.
     """
-    own = by_candidate(read_cells(out))
+    tasks = by_contender(read_cells(out))
     is_folder = Path(against).is_dir()
-    other = by_candidate(read_cells(Path(against))) if is_folder else {}
+    other = by_contender(read_cells(Path(against))) if is_folder else {}
     lines = []
-    for task, by_name in own.items():
+    for task, by_name in tasks.items():
         for name, cells in by_name.items():
             others = other.get(task, {}).get(name, []) if is_folder else by_name.get(against, [])
             labels = LABELS[TASKS[task].kind].items()
@@ -155,7 +143,7 @@ def compare_with(out: Path, against: str) -> list[str]:
                 texts = (f"{label} {lead}" for label, lead in leads.items())
                 lines.append(f"{task}, {name}: {', '.join(texts)}")
     if not lines:
-        names = sorted({name for by_name in own.values() for name in by_name})
+        names = sorted({name for by_name in tasks.values() for name in by_name})
         raise PipelineError(
             f"--against {against}: has no task and seed in common with {out}; expected another "
             f"--out, or one of {', '.join(names)}"
@@ -177,57 +165,58 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
     Args:
         options: Options of the command that writes the page. None for the page in docs/results.
     """
-    by_task = by_candidate(cells)
+    by_task = by_contender(cells)
     pictures = []
     for kind, file_name in PICTURES.items():
-        if of_kind := {task: found for task, found in by_task.items() if TASKS[task].kind == kind}:
+        if of_kind := {task: part for task, part in by_task.items() if TASKS[task].kind == kind}:
             draw(of_kind, folder / file_name)
             pictures.append(file_name)
     draw_overview(by_task.get("layouts", {}), folder / OVERVIEW)
-    page = render(
+    write_page(
         "accuracy",
+        folder,
         options=options or "--out runs/accuracy --report",
         is_whole=options is None,
-        shown={name for found in by_task.values() for name in found},
-        parts=[table_of(task, found) for task, found in by_task.items()],
+        shown={name for by_name in by_task.values() for name in by_name},
+        parts=[table_of(task, by_name) for task, by_name in by_task.items()],
         pictures=pictures,
         by_choice=choice_rows(by_task.get("layouts", {})),
-        own_models=sorted({cell["candidate"] for cell in cells if is_own(cell["candidate"])}),
+        own_models=custom_models(cells),
         keys_set=keys_set(cells),
         systems=", ".join(sorted({cell["environment"]["system"] for cell in cells})),
         confidence=f"{CONFIDENCE:.0%}",
         draws=f"{DRAWS:,}",
     )
-    write_page(folder / "accuracy.md", page)
 
 
 def keys_set(cells: Sequence[CellResult]) -> dict[str, list[str]]:
-    """Return the names of the candidates by the keys of `--set` that changed their recipe."""
-    found: dict[str, set[str]] = {}
+    """Return the names of the contenders by the keys of `--set` that changed their recipe."""
+    names: dict[str, set[str]] = {}
     for cell in cells:
         if keys := ", ".join(cell.get("set", ())):
-            found.setdefault(keys, set()).add(cell["candidate"])
-    return {keys: sorted(names) for keys, names in sorted(found.items())}
+            names.setdefault(keys, set()).add(cell["candidate"])
+    return {keys: sorted(of_keys) for keys, of_keys in sorted(names.items())}
 
 
 def table_of(task: str, by_name: ByName) -> dict[str, Any]:
-    """Return the results of one task: a row per candidate, and the counts of its graphs.
+    """Return the results of one task: a row per contender, and the counts of its graphs.
 
-    Args:
-        by_name: Cells by candidate. If `default` has cells, each row has the difference to it.
+    If `default` has cells, each row has the difference to it.
     """
     labels = LABELS[TASKS[task].kind]
     compared = (METRICS[TASKS[task].kind], "slowdown@1") if DEFAULT in by_name else ()
     rows = []
-    for name, own in by_name.items():
-        texts = [value_text(estimate_of(own, metric), metric) for metric in labels]
+    for name, cells in by_name.items():
+        texts = [value_text(estimate_of(cells, metric), metric) for metric in labels]
         leads = [
-            lead_text(difference(by_name[DEFAULT], own, metric), metric) if name != DEFAULT else ""
+            lead_text(difference(by_name[DEFAULT], cells, metric), metric)
+            if name != DEFAULT
+            else ""
             for metric in compared
         ]
-        trained = np.mean([cell["train_cpu_s"] for cell in own])
-        ranked = np.mean([graph["rank_cpu_s"] for cell in own for graph in cell["graphs"].values()])
-        rows.append([name, f"{len(own)}", *texts, *leads, f"{trained:,.1f}", f"{ranked:.2f}"])
+        trained = np.mean([cell["train_cpu_s"] for cell in cells])
+        ranked = np.mean([g["rank_cpu_s"] for cell in cells for g in cell["graphs"].values()])
+        rows.append([name, f"{len(cells)}", *texts, *leads, f"{trained:,.1f}", f"{ranked:.2f}"])
     shown = list(by_name.values())[-1]
     graphs = shown[0]["graphs"].values()
     again = [graph["again_tau"] for graph in graphs if graph["again_tau"]]
@@ -242,37 +231,33 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
         "n_families": len({graph["family"] for graph in graphs}),
         "again": {"tau": np.mean(again), "count": len(again)} if again else None,
         "revisions": ", ".join(sorted({str(cell["revision"]) for cell in shown})),
-        "noise": noise and {key: np.mean([found[key] for found in noise]) for key in noise[0]},
+        "noise": noise and {key: np.mean([entry[key] for entry in noise]) for key in noise[0]},
     }
 
 
 def choice_rows(by_name: ByName) -> list[list[str]]:
-    """Return one row of the default recipe for each group of graphs, by their part in choices.
-
-    Args:
-        by_name: Cells of the task "layouts" by candidate.
-    """
+    """Return a row of the default recipe on held-out layouts per use of the graphs in choices."""
     if not {DEFAULT, *RIVALS} <= set(by_name):
         return []
-    chosen_on, graphs = first_measured(), by_name[DEFAULT][0]["graphs"]
+    first, graphs = first_measured(), by_name[DEFAULT][0]["graphs"]
 
     def use_in_choices(name: str) -> str:
         if graphs[name]["split"] == "test":
             return "test split: no choice and no training used these"
         early, later = "choices used these (measured first)", "labelled, measured later"
-        return early if name in chosen_on else later
+        return early if name in first else later
 
     rows = []
     for group in sorted(set(map(use_in_choices, graphs))):
-        own = {
-            n: [_within(cell, use_in_choices, group) for cell in by_name[n]]
-            for n in (DEFAULT, *RIVALS)
-        }
-        shown = ("kendall_tau", "slowdown@1", "slowdown@5", DIVERSIFIED)
-        means = [value_text(estimate_of(own[DEFAULT], metric), metric) for metric in shown]
-        found = [difference(own[DEFAULT], own[rival], "slowdown@1") for rival in RIVALS]
-        ahead = [lead_text(lead, "slowdown@1") for lead in found]
-        rows.append([group, f"{len(own[DEFAULT][0]['graphs'])}", *means, *ahead])
+        names = [name for name in graphs if use_in_choices(name) == group]
+        default, *rivals = (
+            [{**cell, "graphs": {name: cell["graphs"][name] for name in names}} for cell in cells]
+            for cells in (by_name[contender] for contender in (DEFAULT, *RIVALS))
+        )
+        metrics = ("kendall_tau", "slowdown@1", "slowdown@5", DIVERSIFIED)
+        means = [value_text(estimate_of(default, metric), metric) for metric in metrics]
+        leads = [difference(default, rival, "slowdown@1") for rival in rivals]
+        rows.append([group, f"{len(names)}", *means, *(lead_text(v, "slowdown@1") for v in leads)])
     return rows
 
 
@@ -282,12 +267,8 @@ def first_measured() -> set[str]:
     return set(layouts[:N_FIRST])
 
 
-def _within(cell: CellResult, group_of: Callable[[str], str], group: str) -> CellResult:
-    return {**cell, "graphs": {n: own for n, own in cell["graphs"].items() if group_of(n) == group}}
-
-
 def draw(by_task: Mapping[str, ByName], path: Path) -> None:
-    """Draw a panel per task with a row per candidate, the simplest on top."""
+    """Draw a panel per task with a row per contender, the simplest on top."""
     n_rows = -(-len(by_task) // COLUMNS)
     with picture(path, (WIDTH_INCHES, ROW_INCHES * n_rows)) as figure:
         for number, (task, by_name) in enumerate(by_task.items()):
@@ -295,57 +276,47 @@ def draw(by_task: Mapping[str, ByName], path: Path) -> None:
             place = (0.13 + 0.5 * column, 1 - (line + 0.87) / n_rows, 0.34, 0.72 / n_rows)
             axes = figure.add_axes(place)
             metric, label = next(iter(LABELS[TASKS[task].kind].items()))
-            found = [estimate_of(own, metric) for own in by_name.values()]
-            axes.axvline(found[-1].mean, color=FAINT, linewidth=0.8, linestyle="--")
-            for row, value in enumerate(found):
-                ends = [value.low, value.high]
+            estimates = [estimate_of(cells, metric) for cells in by_name.values()]
+            axes.axvline(estimates[-1].mean, color=FAINT, linewidth=0.8, linestyle="--")
+            for row, (mean, *ends) in enumerate(estimates):
                 axes.plot(ends, [row] * 2, color=OURS, linewidth=5, alpha=0.35)
-                axes.plot(value.mean, row, "o", color=OURS, markersize=6)
-            axes.set_yticks(range(len(found)), list(by_name))
-            axes.set_ylim(len(found) - 0.4, -0.6)
+                axes.plot(mean, row, "o", color=OURS, markersize=6)
+            axes.set_yticks(range(len(estimates)), list(by_name))
+            axes.set_ylim(len(estimates) - 0.4, -0.6)
             axes.set_title(f"{TASKS[task].title} ({label})", loc="right")
 
 
 def draw_overview(by_name: ByName, path: Path) -> None:
-    """Draw Kendall's tau on held-out families as horizontal bars, with the noise ceiling.
-
-    Args:
-        by_name: Cells of the task "layouts" by candidate. Nothing is drawn if one has no cell.
-    """
+    """Draw Kendall's tau on held-out families, unless a contender of the picture has no cell."""
     if not set(OVERVIEW_LABELS) <= set(by_name):
         return
-    found = [estimate_of(by_name[name], "kendall_tau") for name in OVERVIEW_LABELS]
     again = [graph["again_tau"] for graph in by_name[DEFAULT][0]["graphs"].values()]
     ceiling = float(np.mean([tau for tau in again if tau]))
     with picture(path, (7.5, 2.4)) as figure:
         axes = figure.add_axes((0.27, 0.2, 0.69, 0.62))
-        for row, (label, value) in enumerate(zip(OVERVIEW_LABELS.values(), found, strict=True)):
-            axes.barh(row, value.mean, color=OURS, alpha=1 if label == "this project" else 0.45)
-            axes.plot([value.low, value.high], [row] * 2, color="black", linewidth=1.2)
-            axes.text(value.high + 0.012, row, f"{value.mean:.3f}", va="center")
+        for row, name in enumerate(OVERVIEW_LABELS):
+            mean, low, high = estimate_of(by_name[name], "kendall_tau")
+            axes.barh(row, mean, color=OURS, alpha=1 if name == DEFAULT else 0.45)
+            axes.plot([low, high], [row] * 2, color="black", linewidth=1.2)
+            axes.text(high + 0.012, row, f"{mean:.3f}", va="center")
         axes.axvline(ceiling, color=FAINT, linestyle="--")
         axes.text(ceiling, -0.55, f"noise ceiling {ceiling:.3f}", ha="right", va="bottom")
-        axes.set_yticks(range(len(found)), list(OVERVIEW_LABELS.values()))
+        axes.set_yticks(range(len(OVERVIEW_LABELS)), list(OVERVIEW_LABELS.values()))
         axes.set_axisbelow(True)
         axes.set_xlim(0, 1)
-        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_ylim(len(OVERVIEW_LABELS) - 0.4, -0.6)
         axes.set_xlabel("Kendall's tau on programs of held-out families (95 % intervals)")
 
 
-def value_text(found: Estimate, metric: str, sign: str = "") -> str:
-    """Format a mean with its interval: three digits of tau and OPA, four of other metrics.
-
-    Args:
-        sign: "+" to print the sign of positive numbers as well.
-    """
+def value_text(value: Estimate, metric: str, sign: str = "") -> str:
+    """Format a mean with its interval: three digits of tau and OPA, four of other metrics."""
     form = f"{sign}.{3 if metric in RANKED else 4}f"
-    interval = "" if math.isnan(found.low) else f" [{found.low:{form}}, {found.high:{form}}]"
-    return f"{found.mean:{form}}{interval}"
+    return f"{value.mean:{form}}" if math.isnan(value.low) else interval_text(*value, form)
 
 
-def lead_text(found: Estimate | None, metric: str) -> str:
+def lead_text(lead: Estimate | None, metric: str) -> str:
     """Format a difference in bold if its interval excludes 0, and None as ""."""
-    if found is None:
+    if lead is None:
         return ""
-    text = value_text(found, metric, "+")
-    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+    text = value_text(lead, metric, "+")
+    return f"**{text}**" if lead.low > 0 or lead.high < 0 else text

@@ -5,9 +5,9 @@ has some of the distinct configs, so models read them in the same way as any oth
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,20 +35,14 @@ TEST_TOO = (
 )
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Data folders, each with a folder npz/.
-
-    Attributes:
-        real: Folder of real TpuGraphs files, if there are some.
-    """
+class Sources(NamedTuple):
+    """Data folders, each with a folder npz/. `real` has real TpuGraphs files."""
 
     sample: Path
     real: Path | None
 
 
-@dataclass(frozen=True)
-class Part:
+class Fold(NamedTuple):
     """The graphs that one training learns from, and the graphs to judge it on."""
 
     name: str
@@ -56,25 +50,24 @@ class Part:
     judged: tuple[GraphFile, ...]
 
 
-@dataclass(frozen=True)
-class Task:
+class HeldOutTask(NamedTuple):
     """A section of the page.
 
     Attributes:
         kind: "layout" or "tile".
         note: Description of the training and the held-out data.
-        parts: Returns the trainings of a seed. It may write files into the folder.
+        folds: Returns the trainings of a seed. It may write files into the folder.
     """
 
     kind: str
     title: str
     note: str
     files: Callable[[Sources], list[GraphFile]]
-    parts: Callable[[Sources, int, Path], list[Part]]
+    folds: Callable[[Sources, int, Path], list[Fold]]
     needs_real: bool = False
 
 
-def why_no_data(task: Task, sources: Sources) -> str | None:
+def why_no_data(task: HeldOutTask, sources: Sources) -> str | None:
     """Return the reason why a task cannot run here, or None if its data is complete."""
     if task.needs_real and (sources.real is None or not sources.real.is_dir()):
         return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
@@ -88,29 +81,21 @@ def why_no_data(task: Task, sources: Sources) -> str | None:
 def labelled(
     kind: str, sources: Sources, splits: Sequence[str] = ("train", "valid")
 ) -> list[GraphFile]:
-    """List the graphs of the sample.
-
-    Args:
-        kind: "layout" or "tile".
-    """
+    """List the layout or tile graphs of the sample."""
     collections = tuple(collection for collection in COLLECTIONS if collection.kind == kind)
     return find_graphs(sources.sample, collections=collections, splits=splits)
 
 
 def sample_families(folder: Path) -> dict[str, str]:
-    """Return the family of each graph by submission ID, from the manifest of the sample.
-
-    Args:
-        folder: Data folder. Without a manifest, the result is empty.
-    """
+    """Return the family of each graph by submission ID. It is empty without a manifest."""
     return {name: graph["family"] for name, graph in read_manifest(folder)["graphs"].items()}
 
 
-def parts_by_family(files: Sequence[GraphFile], families: dict[str, str], seed: int) -> list[Part]:
+def folds_by_family(files: Sequence[GraphFile], families: dict[str, str], seed: int) -> list[Fold]:
     """Split graphs into folds. All graphs of a family are in one fold.
 
     Args:
-        families: Family by submission ID. A graph that has none is grouped by its name.
+        families: Family by submission ID. A graph without an entry has the family of its name.
         seed: Seed of the order of families of equal size.
     """
     graph_families = [families.get(file.submission_id, family_of(file)) for file in files]
@@ -118,40 +103,35 @@ def parts_by_family(files: Sequence[GraphFile], families: dict[str, str], seed: 
     fold_of = family_folds(graph_families, n_folds, seed)
     judged = [tuple(np.array(files, object)[fold_of == number]) for number in range(n_folds)]
     return [
-        Part(f"fold-{number}", tuple(f for f in files if f not in held_out), held_out)
+        Fold(f"fold-{number}", tuple(f for f in files if f not in held_out), held_out)
         for number, held_out in enumerate(judged)
     ]
 
 
-def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
+def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Fold]:
     families = sample_families(sources.sample)
-    parts = parts_by_family(labelled(kind, sources), families, seed)
+    folds = folds_by_family(labelled(kind, sources), families, seed)
     if not (sources.sample / WITHHELD).is_file():
-        return parts
+        return folds
     # Graphs of the test split are judged, and never learned from.
-    unseen = parts_by_family(labelled(kind, sources, ["test"]), families, seed)
-    further = [unseen[number :: len(parts)] for number in range(len(parts))]
+    unseen = folds_by_family(labelled(kind, sources, ["test"]), families, seed)
     return [
-        replace(part, judged=sum((fold.judged for fold in more), part.judged))
-        for part, more in zip(parts, further, strict=True)
+        fold._replace(judged=sum((more.judged for more in unseen[i :: len(folds)]), fold.judged))
+        for i, fold in enumerate(folds)
     ]
 
 
-def by_source(part: Part) -> list[Part]:
-    """Split a training into one on programs of xla and one on programs of nlp.
-
-    Returns:
-        One or two trainings. A source without graphs to learn from or to judge has none.
-    """
-
-    def of(source: str, files: Sequence[GraphFile]) -> tuple[GraphFile, ...]:
-        return tuple(file for file in files if file.collection.name.split(":")[1] == source)
-
-    halves = [
-        Part(f"{part.name}-{source}", of(source, part.train), of(source, part.judged))
-        for source in ("nlp", "xla")
-    ]
-    return [half for half in halves if half.train and half.judged]
+def by_source(fold: Fold) -> list[Fold]:
+    """Split a training into one on programs of xla and one on programs of nlp, if it has both."""
+    halves = []
+    for source in ("nlp", "xla"):
+        train, judged = (
+            tuple(file for file in files if file.collection.name.split(":")[1] == source)
+            for files in (fold.train, fold.judged)
+        )
+        if train and judged:
+            halves.append(Fold(f"{fold.name}-{source}", train, judged))
+    return halves
 
 
 def sibling_files(sources: Sources) -> list[GraphFile]:
@@ -170,7 +150,7 @@ def sibling_files(sources: Sources) -> list[GraphFile]:
     ]
 
 
-def _siblings(sources: Sources, seed: int, folder: Path) -> list[Part]:
+def _siblings(sources: Sources, seed: int, folder: Path) -> list[Fold]:
     """Judge one size of each program. Models learn from the other size and all other graphs."""
     files, in_two_sizes = labelled("layout", sources), sibling_files(sources)
     families = sample_families(sources.sample)
@@ -179,18 +159,18 @@ def _siblings(sources: Sources, seed: int, folder: Path) -> list[Part]:
         names = sizes.setdefault(families.get(file.submission_id, family_of(file)), [])
         if file.name not in names:
             names.append(file.name)
-    parts = []
+    folds = []
     for number in range(2):
         judged_names = {names[number] for names in sizes.values()}
         judged = tuple(file for file in in_two_sizes if file.name in judged_names)
         train = tuple(file for file in files if file.name not in judged_names)
-        parts.append(Part(f"size-{number}", train, judged))
-    return parts
+        folds.append(Fold(f"size-{number}", train, judged))
+    return folds
 
 
-def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
+def _official_split(sources: Sources, seed: int, folder: Path) -> list[Fold]:
     train, judged = (tuple(labelled("tile", sources, [split])) for split in ("train", "valid"))
-    return [Part(TILE.slug, train, judged)]
+    return [Fold(TILE.slug, train, judged)]
 
 
 # Real graphs
@@ -210,9 +190,9 @@ def _real(sources: Sources, split: str, name: str) -> GraphFile:
     return GraphFile(XLA_DEFAULT, split, name, path)
 
 
-def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Part]:
+def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Fold]:
     learned, judged = _two_programs(sources)
-    return [Part("cross-graph", (learned,), (judged,))]
+    return [Fold("cross-graph", (learned,), (judged,))]
 
 
 def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -233,20 +213,20 @@ def further_configs(
     sources: Sources,
     seed: int,
     folder: Path,
-) -> list[Part]:
+) -> list[Fold]:
     """Return a training per graph on some of its distinct configs, judged on held-out ones.
 
     Args:
         n_train: Number of distinct configs to learn from. None for all that are not held out.
     """
-    parts = []
+    folds = []
     for file in list_files(sources):
         graph = read_layout(file)
         held_out, train = split_distinct(len(distinct_configs(graph)[0]), seed)
         learned = write_configs(graph, train[:n_train], folder, "train")
         judged = write_configs(graph, held_out, folder, "valid")
-        parts.append(Part(f"{file.collection.slug}-{file.name}", (learned,), (judged,)))
-    return parts
+        folds.append(Fold(f"{file.collection.slug}-{file.name}", (learned,), (judged,)))
+    return folds
 
 
 def write_configs(
@@ -255,10 +235,8 @@ def write_configs(
     """Write a graph with every row of some of its distinct configs, in the original order.
 
     Args:
-        graph: Graph with all configs.
         distinct: Numbers of distinct configs by `distinct_configs`, (d,) int64.
         folder: Data folder to write to.
-        split: Name of the split to write to.
     """
     _, group = distinct_configs(graph)
     rows = np.flatnonzero(np.isin(group, distinct))
@@ -279,18 +257,18 @@ def write_configs(
     return GraphFile(collection, split, graph.file.name, path)
 
 
-def _alexnet(sources: Sources, seed: int, folder: Path) -> list[Part]:
+def _alexnet(sources: Sources, seed: int, folder: Path) -> list[Fold]:
     assert sources.real is not None
     written = featurize_files([sources.real / ALEXNET], folder)
     judged = tuple(GraphFile(TILE, "test", graph.path.stem, graph.path) for graph in written)
-    return [Part("alexnet", tuple(labelled("tile", sources)), judged)]
+    return [Fold("alexnet", tuple(labelled("tile", sources)), judged)]
 
 
 SAMPLE_FURTHER, SAMPLE_VALID = "sample-further", partial(labelled, "layout", splits=("valid",))
 SIBLINGS = "siblings"
 WITHIN_GRAPH = ("unet3d-all", "unet3d-100", SAMPLE_FURTHER)
 TASKS = {
-    "layouts": Task(
+    "layouts": HeldOutTask(
         "layout",
         "Layouts of families never seen",
         f"All labelled layout graphs of the embedded sample in {FOLDS} folds by family. Each seed "
@@ -299,7 +277,7 @@ TASKS = {
         partial(labelled, "layout", splits=ALL_SPLITS),
         partial(_folds, "layout"),
     ),
-    "unet3d-all": Task(
+    "unet3d-all": HeldOutTask(
         "layout",
         "TPU: further configs of unet3d, of 545",
         "Models learn from 80 % of the distinct configs, and are judged on all measurements of "
@@ -308,7 +286,7 @@ TASKS = {
         partial(further_configs, _unet3d, None),
         needs_real=True,
     ),
-    "unet3d-100": Task(
+    "unet3d-100": HeldOutTask(
         "layout",
         "TPU: further configs of unet3d, of 100",
         f"Models learn from {FEW_CONFIGS} distinct configs. The held-out configs are the same.",
@@ -316,7 +294,7 @@ TASKS = {
         partial(further_configs, _unet3d, FEW_CONFIGS),
         needs_real=True,
     ),
-    SAMPLE_FURTHER: Task(
+    SAMPLE_FURTHER: HeldOutTask(
         "layout",
         "Further configs of the sample's programs",
         "Each labelled layout graph of the sample's valid split has its own model. Models learn "
@@ -327,7 +305,7 @@ TASKS = {
         SAMPLE_VALID,
         partial(further_configs, SAMPLE_VALID, None),
     ),
-    SIBLINGS: Task(
+    SIBLINGS: HeldOutTask(
         "layout",
         "Layouts of programs that are known in another size",
         "Thirteen programs of the sample are there in two sizes, for example `mixer_b1` and "
@@ -338,7 +316,7 @@ TASKS = {
         sibling_files,
         _siblings,
     ),
-    "cross-graph": Task(
+    "cross-graph": HeldOutTask(
         "layout",
         "TPU: from unet3d to unet_3d.4x4.bf16",
         "The order of the configs of `unet_3d.4x4.bf16` is mostly noise, as its repeated "
@@ -348,14 +326,14 @@ TASKS = {
         _across_graphs,
         needs_real=True,
     ),
-    "tiles": Task(
+    "tiles": HeldOutTask(
         "tile",
         "Tiles of the valid split's families",
         "Models learn from the train split of the sample, and are judged on its valid split.",
         partial(labelled, "tile"),
         _official_split,
     ),
-    "tile-folds": Task(
+    "tile-folds": HeldOutTask(
         "tile",
         "Tiles of families never seen",
         f"All labelled kernels of the embedded sample in {FOLDS} folds by family. Each seed has "
@@ -363,7 +341,7 @@ TASKS = {
         partial(labelled, "tile", splits=ALL_SPLITS),
         partial(_folds, "tile"),
     ),
-    "alexnet": Task(
+    "alexnet": HeldOutTask(
         "tile",
         "TPU: tiles of alexnet's kernels, learned on a CPU",
         "Models learn from all labelled kernels of the sample, which were measured on a CPU. They "

@@ -4,7 +4,6 @@
 docs/results/optimize.md.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Sequence
@@ -15,9 +14,8 @@ from autotune.optimize.candidate import Ratio
 from autotune.optimize.optimize import optimize
 from autotune.optimize.session import OptimizeRequest
 from autotune.optimize.write import BEST, ratio_text, write_result
-from benchmarks import PAGES, errors_in_one_line, render, write_page
+from benchmarks import errors_in_one_line, resumable_parser, write_page
 from common.files import write_text
-from common.reproducibility import revision
 
 MODULE = "benchmarks.autotune.user_programs"
 FILES = Path(__file__).with_name("files")
@@ -31,12 +29,7 @@ SECONDS = "seconds"
 
 
 def run_program(name: str, search: str, out: Path) -> None:
-    """Optimise one program with the default settings, unless the result exists.
-
-    Args:
-        name: Key of `PROGRAMS`.
-        search: Value of `--search`.
-    """
+    """Optimise one program with the default settings, unless the result exists."""
     if (out / BEST).exists():
         return
     start = time.perf_counter()
@@ -47,12 +40,6 @@ def run_program(name: str, search: str, out: Path) -> None:
 
 
 def read_best(out: Path, name: str, search: str) -> dict[str, Any]:
-    """Return the result of a program.
-
-    Args:
-        name: Key of `PROGRAMS`.
-        search: Value of `--search`.
-    """
     content: dict[str, Any] = json.loads((out / name / search / BEST).read_text("utf-8"))
     return content
 
@@ -78,29 +65,21 @@ def search_row(name: str, out: Path) -> list[str]:
 
 @errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure missing programs and write the report.
-
-    Args:
-        arguments: Arguments of the command line. None for those of the process.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
-    parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the page")
-    options = parser.parse_args(arguments)
+    """Measure missing programs and write the page."""
+    options = resumable_parser(__doc__).parse_args(arguments)
     out = options.out
     for name in PROGRAMS:
         for search in SEARCHES:
             run_program(name, search, out / name / search)
             print(search, name, read_best(out, name, search)["ratio"])  # noqa: T201
-    page = render(
+    write_page(
         "optimize",
+        options.report,
         programs=[program_row(name, out) for name in PROGRAMS],
         searches=[search_row(name, out) for name in PROGRAMS],
         names=SEARCHES,
         environment=read_best(out, "n_body", SEARCHES[0])["environment"],
-        revision=revision(),
     )
-    write_page(options.pages / "optimize.md", page)
 
 
 if __name__ == "__main__":

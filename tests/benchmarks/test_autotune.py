@@ -22,7 +22,7 @@ def test_page_comes_from_the_results(tmp_path: Path) -> None:
             }
             write_text(tmp_path / name / search / BEST, json.dumps(best))
             write_text(tmp_path / name / search / SECONDS, "31\n")
-    main(["--out", str(tmp_path), "--pages", str(tmp_path)])
+    main(["--out", str(tmp_path), "--report", str(tmp_path)])
     page = (tmp_path / "optimize.md").read_text()
     assert "| transformer | 1.000 | none is faster |" in page
     ratios = "0.500 [0.400, 0.600] | 1.000 [0.990, 1.010] | 0.700 [0.600, 0.800] |"

@@ -62,15 +62,14 @@ def test_a_run_that_takes_half_of_its_plan_has_the_ratio_of_one_half() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_small_files_go_through_all_stages(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    options = ["--max-nodes 900", "--max-configs 60", "--kernels 12", f"--page {page}"]
+    options = ["--max-nodes 900", "--max-configs 60", "--kernels 12", f"--report {tmp_path}"]
     recipe = load_recipe("leaderboard")
     small = [f"{model}.hidden=8" for model in recipe.all_models if recipe.training_of(model)]
     words = make(f"REHEARSAL={tmp_path}", f"OPTIONS={' '.join(options)}")
     words.append(f"OVERRIDES={' '.join([*small, 'layout_boosting.num_boost_round=5'])}")
     for _ in range(2):  # the second call finds all stages finished
         subprocess.run(words, cwd=ROOT, check=True)
-    text = page.read_text()
+    text = (tmp_path / "rehearsal.md").read_text()
     for name in LAYOUTS:
         assert f"| rank {name} |" in text and f"| train {name} cross_config_sage |" in text
     assert json.loads((tmp_path / "sessions/infer/1/kernel.json").read_text())["kind"] == "infer"

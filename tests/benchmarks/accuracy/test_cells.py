@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy.__main__ import cells_of, main
-from benchmarks.accuracy.cells import ALONE, CANDIDATES, Cell, read_judged, run_cell
+from benchmarks.accuracy.cells import ALONE, CONTENDERS, Cell, read_judged, run_cell
 from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources
 from common.metrics import kendall_tau
 from common.settings import SAMPLE
@@ -52,7 +52,7 @@ def test_cells_are_those_that_can_be_trained_here(
 
 def test_each_graph_in_another_size_is_judged_once_with_a_sibling_to_learn_from() -> None:
     task, sources = TASKS["siblings"], Sources(SAMPLE, None)
-    parts = task.parts(sources, 0, SAMPLE)
+    parts = task.folds(sources, 0, SAMPLE)
     judged = [file for part in parts for file in part.judged]
     assert set(judged) == set(task.files(sources)) and len(set(judged)) == len(judged) == 40
     for part in parts:
@@ -92,7 +92,7 @@ def test_interrupted_cell_restarts_and_finished_cell_stays(
 def test_default_blends_its_members(sources: Sources, tmp_path: Path) -> None:
     cell = Cell("unet3d-100", "default", 3, SMALL)
     assert run_cell(cell, sources, tmp_path)
-    (part,) = TASKS[cell.task].parts(sources, 3, tmp_path / "data")
+    (part,) = TASKS[cell.task].folds(sources, 3, tmp_path / "data")
     graph, recipe = read_layout(part.judged[0]), cell.recipe()
     blended = np.zeros(graph.n_configs)
     for name, (model, seed) in cell.members.items():
@@ -116,7 +116,7 @@ def test_command_trains_resumes_and_continues_after_a_failure(
     run = ["--out", str(tmp_path), "--sample", str(sources.sample), *settings]
     run += ["--tasks", "tiles", "--seeds", "0"]
     main(run)
-    cells = {name: tmp_path / "cells" / f"tiles--{name}--0.json" for name in CANDIDATES["tile"]}
+    cells = {name: tmp_path / "cells" / f"tiles--{name}--0.json" for name in CONTENDERS["tile"]}
     assert sorted((tmp_path / "cells").iterdir()) == sorted(cells.values())
     assert json.loads(cells["baseline"].read_text())["train_cpu_s"] == 0
     assert json.loads(cells["tile_boosting"].read_text())["set"] == small

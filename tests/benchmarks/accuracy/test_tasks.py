@@ -9,9 +9,9 @@ from benchmarks.accuracy.tasks import (
     ALL_SPLITS,
     TASKS,
     Sources,
+    folds_by_family,
     further_configs,
     labelled,
-    parts_by_family,
     sample_families,
     split_distinct,
 )
@@ -58,7 +58,7 @@ def test_each_program_of_the_valid_split_is_learned_by_itself(
 ) -> None:
     task = TASKS["sample-further"]
     files = task.files(sources)
-    parts = task.parts(sources, 0, tmp_path)
+    parts = task.folds(sources, 0, tmp_path)
     assert {file.split for file in files} == {"valid"}
     assert len({part.name for part in parts}) == len(parts) == len(files) > 1
     for part, file in zip(parts, files, strict=True):
@@ -72,12 +72,12 @@ def test_folds_keep_families_together() -> None:
     collection = collection_named("layout:xla:default")
     files = [GraphFile(collection, "train", name, Path(f"{name}.npz")) for name in names]
     families = {file.submission_id: file.name.split("_")[0] for file in files}
-    parts = parts_by_family(files, families, seed=0)
+    parts = folds_by_family(files, families, seed=0)
     assert len(parts) == 4
     assert sorted(file.name for part in parts for file in part.judged) == sorted(names)
     for part in parts:
         assert sorted((*part.train, *part.judged), key=files.index) == files
-    assert len(parts_by_family(files[:5], families, seed=0)) == 3
+    assert len(folds_by_family(files[:5], families, seed=0)) == 3
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_no_family_of_the_sample_is_on_both_sides(
     task: str, splits: set[str], tmp_path: Path
 ) -> None:
     families = sample_families(SAMPLE)
-    parts = TASKS[task].parts(HERE, 0, tmp_path)
+    parts = TASKS[task].folds(HERE, 0, tmp_path)
     judged = [file.submission_id for part in parts for file in part.judged]
     expected = [file.submission_id for file in labelled(TASKS[task].kind, HERE, [*splits])]
     assert sorted(judged) == sorted(expected)  # each once
@@ -101,9 +101,9 @@ def test_no_family_of_the_sample_is_on_both_sides(
 @pytest.mark.skipif(not (REAL / ALEXNET).is_file(), reason=f"needs {ALEXNET} at {REAL}")
 def test_the_real_kernels_are_judged_and_never_learned_from(tmp_path: Path) -> None:
     sources = Sources(SAMPLE, REAL)
-    (part,) = TASKS["alexnet"].parts(sources, 0, tmp_path)
+    (part,) = TASKS["alexnet"].folds(sources, 0, tmp_path)
     assert part.train == tuple(labelled("tile", sources))
     kernels = [read_tile(file) for file in part.judged]
     assert len(kernels) == 15 and sum(kernel.n_configs for kernel in kernels) == 752
     assert not {family_of(file) for file in part.judged} & set(sample_families(SAMPLE).values())
-    assert TASKS["alexnet"].parts(sources, 0, tmp_path) == [part]
+    assert TASKS["alexnet"].folds(sources, 0, tmp_path) == [part]
