@@ -45,7 +45,7 @@ from ensembles.picks import TILE_ERROR, top_k_to_measure
 HEADER = "ID,TopConfigs"
 # The first part that is not an int64 index. A match of the whole row would need too much memory.
 NO_INDEX = re.compile(r"(?:^|;)(?!-?[0-9]{1,18}(?:;|$))([^;]*)")
-KNOWN = tuple(collection.name for collection in COLLECTIONS)
+COLLECTION_NAMES = tuple(collection.name for collection in COLLECTIONS)
 # More than the rows of the competition.
 MAX_PROBLEMS = 1000
 
@@ -74,13 +74,13 @@ class ScannedRow(NamedTuple):
         row: Number of the line. The header is row 1.
         id: ID of the row, "" without a known collection.
         ranking: Config indices, (m,) int64. None for a line that cannot be read.
-        fault: Fault of the line, "" for none. A readable line has one if its ID comes twice.
+        fault: "" for none. A line whose ID comes twice has a ranking and a fault.
     """
 
     row: int
-    id: str
-    ranking: Indices | None
-    fault: str
+    id: str = ""
+    ranking: Indices | None = None
+    fault: str = ""
 
 
 def submission_rows(
@@ -96,24 +96,29 @@ def submission_rows(
         files: Files of the graphs. Only files of tile kernels are read.
         tile_error: Error of the scores of tiles, see `top_k_to_measure`.
     """
-    known = {file.submission_id: file for file in files}
+    file_of = {file.submission_id: file for file in files}
     for collection, blended in scored:
         for graph, table in by_graph(blended).items():
             name = f"{collection.name}:{graph}"
             ranking = ranking_from_scores(table["score"].to_numpy())
             if collection.kind == "tile":
-                if name not in known:
-                    expected = "expected --data with its kernel"
-                    raise PipelineError(f"{name}: has scores but no file; {expected}")
-                kernel = read_tile(known[name])
-                if not np.array_equal(config_hashes(kernel), table["config_hash"].to_numpy()):
-                    fault = "has other configs than the scores; expected the same data"
-                    raise PipelineError(f"{kernel.file.path}: {fault}")
-                scores = table["score"].to_numpy()
-                five = top_k_to_measure(scores, kernel, TILE_PICKS, tile_error)
+                if name not in file_of:
+                    raise PipelineError(
+                        f"{name}: has scores but no file; expected --data with its kernel"
+                    )
+                five = _five_to_measure(file_of[name], table, tile_error)
                 ranking = np.concatenate([five, ranking[~np.isin(ranking, five)]])
             configs = table["config"].to_numpy().astype(np.int64)
             yield SubmissionRow(name, ranking, configs if configs[-1] >= len(configs) else None)
+
+
+def _five_to_measure(file: GraphFile, table: pl.DataFrame, tile_error: float) -> Indices:
+    kernel = read_tile(file)
+    if not np.array_equal(config_hashes(kernel), table["config_hash"].to_numpy()):
+        raise PipelineError(
+            f"{file.path}: has other configs than the scores; expected the same data"
+        )
+    return top_k_to_measure(table["score"].to_numpy(), kernel, TILE_PICKS, tile_error)
 
 
 def by_graph(scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -128,11 +133,7 @@ def n_picks(name: str, n_configs: int) -> int:
 
 
 def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
-    """Write a submission file, with the collections in the order of the sample submission.
-
-    Args:
-        rows: Rows to write. Within a collection their order stays.
-    """
+    """Write a submission file, with the collections in the order of the sample submission."""
     lines: dict[str, list[str]] = {collection.name: [] for collection in COLLECTIONS}
     for row in rows:
         if NO_ID.search(row.id):
@@ -145,11 +146,7 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
 
 
 def read_submission(path: Path) -> dict[str, Indices]:
-    """Read a submission file. `check_submission` checks that rankings fit the graphs.
-
-    Returns:
-        Ranking by ID, (m,) int64 each, in the order of the file.
-    """
+    """Read the rankings by ID, (m,) int64 each. `check_submission` checks that they fit."""
     rankings: dict[str, Indices] = {}
     for row, submission_id, ranking, fault in scan_submission(path):
         if ranking is None or fault:
@@ -176,26 +173,29 @@ def scan_submission(path: Path) -> Iterator[ScannedRow]:
         raise PipelineError(f"{path}: row 1: header is '{shown(header)}'; expected '{HEADER}'")
     first_row: dict[str, int] = {}
     for row, line in enumerate(lines, start=2):
-        if line.strip():
-            name, comma, indices = line.partition(",")
-            submission_id, indices = _unquoted(name), _unquoted(indices)
-            fault, ranking = "", None
-            if not comma:
-                fault = f"'{shown(line)}' has one column; expected {HEADER}"
-            elif not _collection_of(submission_id):
-                expected = f"expected collection:name, the collection one of {', '.join(KNOWN)}"
-                fault = f"ID '{shown(submission_id)}': {expected}"
-            elif bad := NO_INDEX.search(indices):
-                fault = f"'{shown(bad[1])}' is no config index; expected 4;0;2 or the like"
-                fault = f"{shown(submission_id)}: {fault}"
-            else:
-                ranking = np.fromstring(indices, np.int64, sep=";")
-            is_known = bool(comma and _collection_of(submission_id))
-            first = first_row.setdefault(submission_id, row) if is_known else row
-            if first < row and not fault:
-                fault = f"comes twice, first in row {first}; expected one row per graph"
-                fault = f"{shown(submission_id)}: {fault}"
-            yield ScannedRow(row, submission_id if is_known else "", ranking, fault)
+        if not line.strip():
+            continue
+        scanned = _scanned(row, line)
+        first = first_row.setdefault(scanned.id, row) if scanned.id else row
+        if first < row and not scanned.fault:
+            fault = f"comes twice, first in row {first}; expected one row per graph"
+            scanned = scanned._replace(fault=f"{shown(scanned.id)}: {fault}")
+        yield scanned
+
+
+def _scanned(row: int, line: str) -> ScannedRow:
+    name, comma, indices = line.partition(",")
+    submission_id, indices = _unquoted(name), _unquoted(indices)
+    if not comma:
+        return ScannedRow(row, fault=f"'{shown(line)}' has one column; expected {HEADER}")
+    if not _collection_of(submission_id):
+        names = ", ".join(COLLECTION_NAMES)
+        expected = f"expected collection:name, the collection one of {names}"
+        return ScannedRow(row, fault=f"ID '{shown(submission_id)}': {expected}")
+    if bad := NO_INDEX.search(indices):
+        fault = f"'{shown(bad[1])}' is no config index; expected 4;0;2 or the like"
+        return ScannedRow(row, submission_id, fault=f"{shown(submission_id)}: {fault}")
+    return ScannedRow(row, submission_id, np.fromstring(indices, np.int64, sep=";"))
 
 
 def _unquoted(cell: str) -> str:
@@ -203,7 +203,7 @@ def _unquoted(cell: str) -> str:
 
 
 def _collection_of(submission_id: str) -> str:
-    names = (name for name in KNOWN if submission_id.removeprefix(f"{name}:"))
+    names = (name for name in COLLECTION_NAMES if submission_id.removeprefix(f"{name}:"))
     return next((name for name in names if submission_id.startswith(f"{name}:")), "")
 
 
@@ -254,12 +254,9 @@ def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
 
 
 def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str], Rows]:
-    """List the problems of a submission for a split of a data folder.
+    """List the problems of a submission for a split, and return the rows that it must have.
 
     A submission with official test graphs that are not in the folder must have all of them.
-
-    Returns:
-        The problems, and the expected number of configs by submission ID.
     """
     expected = expected_rows(data_dir, split)
     problems = check_submission(path, expected)
@@ -285,10 +282,9 @@ def refuse_other_split(
 
 
 def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
-    """List the reasons why Kaggle cannot score a submission, empty if there are none.
+    """List the reasons why Kaggle cannot score a submission.
 
-    Args:
-        data_dir: Data folder. Without test graphs, the embedded sample takes its place.
+    Without test graphs in the data folder, the embedded sample takes its place.
     """
     folder = data_dir if has_graphs(npz_root(data_dir), ("test",)) else SAMPLE
     problems, rows = problems_with_data(path, folder, "test")
@@ -298,13 +294,7 @@ def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
 
 
 def ranking_faults(ranking: Indices, n_configs: int, n_indices: int) -> list[str]:
-    """List the faults of a ranking.
-
-    Args:
-        ranking: Config indices, (m,) int64.
-        n_configs: Number of configs of the graph, c. Indices must be below.
-        n_indices: Expected number of distinct indices.
-    """
+    """List the faults of a ranking, (m,) int64, which must have `n_indices` distinct indices."""
     faults = []
     if len(ranking) != n_indices:
         faults.append(f"has {len(ranking)} indices; expected {n_indices} of {n_configs} configs")

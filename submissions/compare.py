@@ -26,9 +26,6 @@ MIN_FAMILIES = 4
 def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
     """Compare two reports on the graphs that both have judged with the same metric.
 
-    Args:
-        first: Report of a run, or of `score --json`.
-
     Returns:
         `collections` has an entry per collection with common graphs. `first` and `second` are means
         over the common graphs, and `difference` is second minus first with the interval `ci95`.
@@ -64,39 +61,30 @@ def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
             "compare the output of `score --private --json` of both runs"
         )
     means = np.array([[part["first"], part["second"]] for part in collections.values()])
-    known = [values for values in draws if values is not None]
-    joint = np.mean(known, axis=0) if len(known) == len(draws) else None
+    drawn = [values for values in draws if values is not None]
+    joint = np.mean(drawn, axis=0) if len(drawn) == len(draws) else None
     return {"collections": collections, "mean": _summary(means.mean(axis=0), joint)}
 
 
 def probability_texts(compared: Mapping[str, Any]) -> dict[str, str | None]:
     """Format the probabilities of `compare_reports`, by collection and for "mean".
 
-    They have two digits from .01 to .99, because a few families do not support more.
-
-    Args:
-        compared: Result of `compare_reports`.
-
-    Returns:
-        Text by collection, None for fewer than four families.
+    They have two digits from .01 to .99, because a few families do not support more. They are None
+    for fewer than four families.
     """
-    known = {**compared["collections"], "mean": compared["mean"]}
-    n_families = {name: part.get("n_families") for name, part in known.items()}
-    n_families["mean"] = min(filter(None, n_families.values()))
+    parts = {**compared["collections"], "mean": compared["mean"]}
+    n_families = {name: part["n_families"] for name, part in compared["collections"].items()}
+    n_families["mean"] = min(n_families.values())
     return {
         name: None
         if part["probability"] is None or n_families[name] < MIN_FAMILIES
         else f"{min(max(part['probability'], 0.01), 0.99):.2f}"
-        for name, part in known.items()
+        for name, part in parts.items()
     }
 
 
 def comparison_notes(compared: Mapping[str, Any]) -> list[str]:
-    """Return warnings about the scores of `compare_reports`.
-
-    Args:
-        compared: Result of `compare_reports`.
-    """
+    """Return warnings about the scores of `compare_reports`."""
     collections = compared["collections"]
     notes = ["intervals cover families of graphs; other seeds may move a score as far"]
     notes += [

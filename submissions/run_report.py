@@ -39,11 +39,7 @@ class SlowdownCurve(_Record):
     baseline: list[float] | None
 
     def at(self, k: int) -> float | None:
-        """Return the slowdown of the run.
-
-        Returns:
-            The slowdown, None if the curve has no such point.
-        """
+        """Return the slowdown of the run, None if the curve has no such point."""
         return dict(zip(self.k, self.model, strict=False)).get(k)
 
     def slower_than_baseline(self, most: int) -> list[int]:
@@ -81,19 +77,14 @@ class CollectionReport(_Record):
     seed_sd: float | None = None
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of another metric, None if it is not known.
-
-        Args:
-            name: Name of the metric, for example "slowdown@5".
-        """
+        """Return the mean of another metric, for example "slowdown@5". None if it is unknown."""
         return (self.__pydantic_extra__ or {}).get(name)
 
     def chance_of_gain(self) -> dict[str, float] | None:
-        """Return how often a config to measure is over 1 % faster than the first by score.
+        """Return how often one of five configs is over 1 % faster than the first by score.
 
-        Returns:
-            `n_faster` of `n_graphs` have one among five. `probability` and its 95 % interval, `low`
-            to `high`, have Jeffreys' prior. None without graphs.
+        `probability` and its 95 % interval, `low` to `high`, have Jeffreys' prior. None without
+        graphs.
         """
         from scipy.stats import beta
 
@@ -109,8 +100,8 @@ class CollectionReport(_Record):
 
     def values(self) -> dict[str, float]:
         """Return the collection's metric of each graph that has one."""
-        found = {graph: metrics.get(self.metric) for graph, metrics in self.per_graph.items()}
-        return {graph: value for graph, value in found.items() if value is not None}
+        values = {graph: metrics.get(self.metric) for graph, metrics in self.per_graph.items()}
+        return {graph: value for graph, value in values.items() if value is not None}
 
 
 class ModelsReport(_Record):
@@ -140,9 +131,7 @@ class LearningCurve(_Record):
     """Learning curve of one training.
 
     Attributes:
-        step: Steps of `loss`.
         loss: Mean training loss over the steps since the one before.
-        held_out_step: Steps of `held_out`.
         held_out: Metric on data that is held out of training. Empty without early stopping.
     """
 

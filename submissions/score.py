@@ -72,7 +72,7 @@ def score_submission(
     """Score rankings per graph and per collection.
 
     A collection without any row in `rankings` is not judged. Its value is None, and its graphs are
-    in `left_out`.
+    in `left_out`. A mean is None if a row has too few indices.
 
     Args:
         rankings: Config indices by submission ID, (m,) int64, sorted by score. A layout graph needs
@@ -85,11 +85,6 @@ def score_submission(
         n_configs: Number of configs of each graph's file, by submission ID. `judged_on` is set for
             collections with more configs than `labels`.
         programs: Program of a graph whose name hides it, by submission ID.
-
-    Returns:
-        `score`, `collections` and `left_out`. Tiles have the means of `top1_error`, `top5_error`
-        and `top10_error`, layouts those of `slowdown@1`, `@5` and `@10`. A mean is None if a row
-        has too few indices.
     """
     collections: dict[str, CollectionReport] = {}
     left_out: list[LeftOut] = []
@@ -100,31 +95,35 @@ def score_submission(
             if reason := reason_to_leave_out(collection, labels[name], answered=answered):
                 left_out.append(LeftOut(graph=name, reason=reason))
                 continue
-            n_labels, ranking = len(labels[name].runtime_ns), rankings.get(name)
-            wanted = n_picks(collection.name, n_labels)
-            if ranking is None:
-                raise PipelineError(
-                    f"submission: {name}: row is missing; expected {wanted} indices"
-                )
-            if collection.kind == "tile":
-                wanted = max(wanted, len(ranking))
-            if faults := ranking_faults(ranking, n_labels, wanted):
-                raise PipelineError(f"submission: {name}: {'; '.join(faults)}")
+            ranking = _fitting(name, rankings.get(name), len(labels[name].runtime_ns))
             five = None if to_measure is None else to_measure[name]
             metrics = score_graph(collection, ranking, labels[name], to_measure=five)
             graphs[name.removeprefix(prefix)] = metrics
         report = collection_report(collection, graphs, ceilings)
+        ids = [f"{prefix}{graph}" for graph in graphs]
         if programs:
-            known = {graph: programs.get(f"{prefix}{graph}") for graph in graphs}
-            report = report.changed(programs={g: name for g, name in known.items() if name})
-        n_judged = sum(len(labels[f"{prefix}{graph}"].runtime_ns) for graph in graphs)
-        n_all = sum(n_configs[f"{prefix}{graph}"] for graph in graphs) if n_configs else 0
+            hidden = {name.removeprefix(prefix): programs.get(name) for name in ids}
+            report = report.changed(programs={g: name for g, name in hidden.items() if name})
+        n_judged = sum(len(labels[name].runtime_ns) for name in ids)
+        n_all = sum(n_configs[name] for name in ids) if n_configs else 0
         if n_judged < n_all:
             report = report.changed(judged_on=f"{n_judged:,} of {n_all:,} configs")
         collections[collection.name] = report
     values = [part.value for part in collections.values() if part.value is not None]
     score = float(np.mean(values)) if values else None
     return RunReport(score=score, collections=collections, left_out=left_out)
+
+
+def _fitting(name: str, ranking: NDArray[np.int64] | None, n_configs: int) -> NDArray[np.int64]:
+    """Return a ranking, or raise a PipelineError if it does not fit its graph."""
+    n_indices = n_picks(name, n_configs)
+    if ranking is None:
+        raise PipelineError(f"submission: {name}: row is missing; expected {n_indices} indices")
+    if name.startswith("tile:"):
+        n_indices = max(n_indices, len(ranking))
+    if faults := ranking_faults(ranking, n_configs, n_indices):
+        raise PipelineError(f"submission: {name}: {'; '.join(faults)}")
+    return ranking
 
 
 def score_graph(
@@ -171,11 +170,7 @@ def score_graph(
 def reason_to_leave_out(
     collection: Collection, labels: Labels, *, answered: bool = True
 ) -> str | None:
-    """Return the reason why a graph cannot be judged, or None if it can.
-
-    Args:
-        answered: Whether the submission has any row of the collection.
-    """
+    """Return the reason why a graph cannot be judged, or None if it can."""
     if not labels.is_labelled:
         return "runtimes are withheld"
     if not answered:
@@ -191,12 +186,7 @@ def collection_report(
     graphs: Mapping[str, GraphMetrics],
     ceilings: Mapping[str, float] | None = None,
 ) -> CollectionReport:
-    """Summarise the metrics of a collection's graphs.
-
-    Args:
-        graphs: Metrics by graph, from `score_graph`.
-        ceilings: Kendall's tau between two measurements, as in `score_submission`.
-    """
+    """Summarise the metrics of a collection's graphs, with `ceilings` as in `score_submission`."""
     metric, is_tile = METRICS[collection.kind], collection.kind == "tile"
     values = [float(graph[metric] or 0) for graph in graphs.values()]
     # Each graph is its own family, so the bootstrap is over graphs.
@@ -205,13 +195,13 @@ def collection_report(
     names += [DIVERSIFIED] * any(DIVERSIFIED in graph for graph in graphs.values())
     means: dict[str, Any] = {}
     for name in names:
-        found = [value for graph in graphs.values() if (value := graph[name]) is not None]
-        means[name] = float(np.mean(found)) if found and len(found) == len(graphs) else None
+        column = [value for graph in graphs.values() if (value := graph[name]) is not None]
+        means[name] = float(np.mean(column)) if column and len(column) == len(graphs) else None
     per_graph = dict(graphs)
     if ceilings is not None and not is_tile:
         taus = {g: _or_none(ceilings.get(f"{collection.name}:{g}", math.nan)) for g in graphs}
-        known = [tau for tau in taus.values() if tau is not None]
-        means["noise_ceiling"] = float(np.median(known)) if known else None
+        measured = [tau for tau in taus.values() if tau is not None]
+        means["noise_ceiling"] = float(np.median(measured)) if measured else None
         per_graph = {g: graphs[g] | {"noise_ceiling": taus[g]} for g in graphs}
     return CollectionReport(
         metric=metric,
@@ -228,16 +218,7 @@ def _or_none(value: float) -> float | None:
 
 
 def remarks_on(report: RunReport) -> list[str]:
-    """Return at most four warnings about the scores of a report.
-
-    Args:
-        report: Report of a run or of `score`.
-
-    Returns:
-        A line about graphs that were judged on some of their configs, one about blends that score
-        lower than a member or the baseline, one about blends whose first configs are slower than
-        the baseline's, and one about intervals over few graphs.
-    """
+    """Return at most four warnings about the scores of a report, each for all its collections."""
     sampled, beaten, slower, few = (list[str]() for _ in range(4))
     for name, part in report.collections.items():
         if part.value is None:

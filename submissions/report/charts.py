@@ -62,7 +62,7 @@ def slowdown_curve(
 
     Args:
         rankings: Config indices of each graph, (c,) int64, predicted fastest first.
-        runtimes: Positive runtimes of each graph, (c,).
+        runtimes: Runtimes of each graph, (c,).
     """
     curves = []
     for ranking, runtime in zip(rankings, runtimes, strict=True):
@@ -85,8 +85,6 @@ def rank_points(
     fastest.
 
     Args:
-        collection: Name of the collection.
-        graph: Name of the graph.
         ranking: Positions of configs, (c,) int64, predicted fastest first.
         labels: Runtimes by position.
         scored: Tables of the blend and of its members, with `config` (the row in the graph's file)
@@ -138,18 +136,17 @@ class Chart(NamedTuple):
 @cache
 def library() -> str:
     """Return a script with the packed plotly.min.js, or "" if plotly is not installed."""
-    found = find_spec("plotly")
-    if found is None or found.origin is None:
+    plotly = find_spec("plotly")
+    if plotly is None or plotly.origin is None:
         return ""
-    source = Path(found.origin).with_name("package_data") / "plotly.min.js"
+    source = Path(plotly.origin).with_name("package_data") / "plotly.min.js"
     packed = base64.b64encode(gzip.compress(source.read_bytes(), mtime=0)).decode()
     return f'const PLOTLY = "{packed}";\n'
 
 
 def slowdown_charts(collections: Mapping[str, CollectionReport]) -> list[Chart]:
     """Return one chart of the slowdown over the number of configs, or none without curves."""
-    found = {name: part.slowdown_curve for name, part in collections.items()}
-    curves = {name: curve for name, curve in found.items() if curve}
+    curves = {name: curve for name, part in collections.items() if (curve := part.slowdown_curve)}
     description = "; ".join(
         f"{name}: best of {k} {100 * (slowdown - 1):.1f} % slower"
         for name, curve in curves.items()
@@ -174,10 +171,6 @@ def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
     ]
 
 
-def _shown(score: float | None) -> float | None:
-    return None if score is None else float(f"{score:.5g}")
-
-
 def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Chart:
     """Return a chart of runtime against predicted rank.
 
@@ -189,7 +182,7 @@ def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Cha
         "rank": (points["rank"] + 1).to_list(),
         "slowdown": [round(value, 5) for value in points["slowdown"]],
         "configs": [
-            [config, ns, *(_shown(score) for score in scores[: len(members)])]
+            [config, ns, *(s if s is None else float(f"{s:.5g}") for s in scores[: len(members)])]
             for config, ns, scores in points.select(*POINT).iter_rows()
         ],
     }

@@ -35,15 +35,10 @@ FIGURES = ("opa", "slowdown@1", "slowdown@5", DIVERSIFIED, "slowdown@10", "n_con
 
 
 def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None = None) -> None:
-    """Write the page of a report. Equal reports give equal bytes.
-
-    Args:
-        ranks: Points of each graph from `rank_points`.
-    """
+    """Write the page of a report, with `ranks` from `rank_points`. Equal reports: equal bytes."""
     collections = report.collections
-    views = [_collection_view(name, part) for name, part in collections.items()]
-    known = report.model_dump() | {
-        "collections": views,
+    facts = report.model_dump() | {
+        "collections": [_collection_view(name, part) for name, part in collections.items()],
         "n_scored": sum(part.value is not None for part in collections.values()),
         "remarks": remarks_on(report),
         "slowdowns": slowdown_charts(collections),
@@ -55,7 +50,7 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
         "library": library(),
         "is_final": _is_final(report.config.get("recipe", {})),
     }
-    write_text(path, render_page(REPORT, **known))
+    write_text(path, render_page(REPORT, **facts))
 
 
 def _is_final(recipe: Mapping[str, Any]) -> bool:
@@ -116,26 +111,18 @@ def graph_address(collection: str, graph: str) -> str:
 def graphs_with_pages(
     collections: Mapping[str, CollectionReport], ranks: pl.DataFrame
 ) -> list[tuple[str, str]]:
-    """List the graphs with a page: those with the lowest scores of each collection.
-
-    Args:
-        ranks: Points from `rank_points`. A graph without points has no page.
-    """
-    known = set(ranks.select("collection", "graph").unique().iter_rows())
+    """List the graphs with a page: those of each collection with points and the lowest scores."""
+    with_points = set(ranks.select("collection", "graph").unique().iter_rows())
     pages = []
     for name, part in collections.items():
         scores = part.values()
         graphs = sorted(scores, key=lambda graph: (scores[graph], graph))
-        pages += [(name, graph) for graph in graphs if (name, graph) in known][:MAX_PAGES]
+        pages += [(name, graph) for graph in graphs if (name, graph) in with_points][:MAX_PAGES]
     return pages
 
 
 def write_graph_pages(out: Path, report: RunReport, ranks: pl.DataFrame) -> None:
-    """Write the pages of graphs into OUT/graphs. Equal reports give equal bytes.
-
-    Args:
-        ranks: Points from `rank_points`.
-    """
+    """Write the pages of graphs into OUT/graphs, with `ranks` from `rank_points`."""
     points = ranks.partition_by("collection", "graph", as_dict=True)
     pages = graphs_with_pages(report.collections, ranks)
     texts = {LIBRARY: library()} if pages else {}
@@ -153,6 +140,6 @@ def write_graph_pages(out: Path, report: RunReport, ranks: pl.DataFrame) -> None
             library=LIBRARY,
         )
     for name, text in texts.items():
-        # The command `report` can repeat these files, so they need no synchronisation to the disk.
+        # The command `report` can write these files again, so they need no sync to the disk.
         with atomic_path(out / FOLDER / name, durable=False) as temporary:
             temporary.write_bytes(text.encode())
