@@ -27,76 +27,68 @@ from tests.support.real_data import REAL, requires_real_data
 
 Change = Callable[[list[str]], list[str]]
 LONG = "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba"  # 1001 configs
-EXPECTED = {
-    "tile:xla:small": 2,
-    "tile:xla:large": 9,
-    "layout:xla:default:a": 3,
-    "layout:nlp:random:b": 4,
-}
-GOOD = {
-    "tile:xla:small": "1;0",
-    "tile:xla:large": "8;0;1;2;3",
-    "layout:xla:default:a": "2;0;1",
-    "layout:nlp:random:b": "0;1;2;3",
-}
+UNET, KERNEL = "layout:xla:default:unet_3d.4x4.bf16", "tile:xla:kernel_-342c"
+SMALL, LARGE = "tile:xla:small", "tile:xla:large"
+A, B = "layout:xla:default:a", "layout:nlp:random:b"
+EXPECTED = {SMALL: 2, LARGE: 9, A: 3, B: 4}
+TILES_MISSING = f"tile:xla: 2 of 2 rows are missing, for example {SMALL}"
+B_MISSING = f"layout:nlp:random: 1 of 1 rows are missing, for example {B}"
 
 
-def problems(tmp_path: Path, rows: list[tuple[str, str]]) -> list[str]:
+def written(tmp_path: Path, content: str | bytes) -> Path:
     path = tmp_path / "submission.csv"
-    lines = ["ID,TopConfigs", *(f"{name},{indices}" for name, indices in rows)]
-    path.write_text("\n".join(lines) + "\n")
-    found = check_submission(path, EXPECTED)
-    assert all(line.startswith(f"{path}: ") and len(line.splitlines()) == 1 for line in found)
-    return [line.removeprefix(f"{path}: ") for line in found]
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
 
 
-def test_all_problems_of_a_file_are_listed(tmp_path: Path) -> None:
-    rows = [
-        ("tile:xla:small", "0;1;2;3;4"),
-        ("tile:xla:small", "0"),
-        ("tile:xla:large", "-1;1;2;1;10"),
-        ("layout:xla:default:a", "0;x;1"),
-        ("layout:xla:default:other", "0"),
-        ("nonsense", "0"),
-        ("nonsense", "0"),
-    ]
-    found = problems(tmp_path, rows)
-    assert found[:8] == [
-        "row 2: tile:xla:small: has 5 indices; expected 2 of 2 configs",
-        "row 2: tile:xla:small: index 2 (and 2 more); expected 0..1",
-        "row 3: tile:xla:small: comes twice, first in row 2; expected one row per graph",
-        "row 3: tile:xla:small: has 1 indices; expected 2 of 2 configs",
-        "row 4: tile:xla:large: index -1 (and 1 more); expected 0..8",
-        "row 4: tile:xla:large: index 1 is repeated; expected each config once",
-        "row 5: layout:xla:default:a: 'x' is no config index; expected 4;0;2 or the like",
-        "row 6: layout:xla:default:other: no graph of this split has this ID; expected no such row",
-    ]
-    assert found[8].startswith("row 7: ID 'nonsense': expected collection:name")
-    assert found[9].startswith("row 8: ID 'nonsense': expected collection:name")
-    assert found[10:] == [
-        "layout:nlp:random: 1 of 1 rows are missing, for example layout:nlp:random:b"
-    ]
-
-
-def test_missing_rows_are_one_problem_per_collection(tmp_path: Path) -> None:
-    rows = [("layout:xla:default:a", GOOD["layout:xla:default:a"])]
-    assert problems(tmp_path, rows) == [
-        "tile:xla: 2 of 2 rows are missing, for example tile:xla:small",
-        "layout:nlp:random: 1 of 1 rows are missing, for example layout:nlp:random:b",
-    ]
-    rows += [(name, GOOD[name]) for name in ("tile:xla:small", "layout:nlp:random:b")]
-    (problem,) = problems(tmp_path, rows)
-    assert problem == "tile:xla: 1 of 2 rows are missing, for example tile:xla:large"
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([f"{SMALL},1;0", f"{LARGE},8;0;1;2;3", f"{A},2;0;1", f"{B},0;1;2;3"], []),
+        ([f"{A},2;0;1"], [TILES_MISSING, B_MISSING]),
+        (
+            [f"{B},0;1;2;3", f"{A},2;0;1", f"{SMALL},1;0"],
+            ["tile:xla: 1 of 2 rows are missing, for example tile:xla:large"],
+        ),
+        (
+            [f"{SMALL},0;1;2;3;4", f"{SMALL},0", f"{LARGE},-1;1;2;1;10", f"{A},0;x;1"],
+            [
+                f"row 2: {SMALL}: has 5 indices; expected 2 of 2 configs",
+                f"row 2: {SMALL}: index 2 (and 2 more); expected 0..1",
+                f"row 3: {SMALL}: comes twice, first in row 2; expected one row per graph",
+                f"row 3: {SMALL}: has 1 indices; expected 2 of 2 configs",
+                f"row 4: {LARGE}: index -1 (and 1 more); expected 0..8",
+                f"row 4: {LARGE}: index 1 is repeated; expected each config once",
+                f"row 5: {A}: 'x' is no config index; expected 4;0;2 or the like",
+                B_MISSING,
+            ],
+        ),
+        (
+            [f"{A}2,0", "nonsense,0", "nonsense,0"],
+            [
+                f"row 2: {A}2: no graph of this split has this ID; expected no such row",
+                "row 3: ID 'nonsense': expected collection:name",
+                "row 4: ID 'nonsense': expected collection:name",
+                TILES_MISSING,
+                f"layout:xla:default: 1 of 1 rows are missing, for example {A}",
+                B_MISSING,
+            ],
+        ),
+    ],
+)
+def test_all_problems_of_a_file_are_listed(
+    rows: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    path = written(tmp_path, "\n".join(["ID,TopConfigs", *rows, ""]))
+    for problem, line in zip(check_submission(path, EXPECTED), expected, strict=True):
+        assert problem.startswith(f"{path}: {line}") and len(problem.splitlines()) == 1
 
 
 def test_problems_are_bounded(tmp_path: Path) -> None:
-    path = tmp_path / "submission.csv"
-    path.write_text("ID,TopConfigs\n" + "x\n" * 3 * MAX_PROBLEMS)
-    found = check_submission(path, EXPECTED)
-    assert len(found) == MAX_PROBLEMS + 1
-    assert str(found[-1]).endswith(
-        f"has more than {MAX_PROBLEMS} problems; the others are not listed"
-    )
+    path = written(tmp_path, "ID,TopConfigs\n" + "x\n" * 3 * MAX_PROBLEMS)
+    *_, last = problems = check_submission(path, EXPECTED)
+    assert len(problems) == MAX_PROBLEMS + 1
+    assert last.endswith(f"has more than {MAX_PROBLEMS} problems; the others are not listed")
 
 
 @pytest.mark.parametrize(("configs", "indices"), [([0, 1, 2], "1;0;2"), ([2, 5, 9], "5;2;9")])
@@ -109,38 +101,24 @@ def test_only_scored_configs_are_written(configs: list[int], indices: str, tmp_p
         assert path.read_text() == f"ID,TopConfigs\nlayout:xla:random:a,{indices}\n"
 
 
-UNET = "layout:xla:default:unet_3d.4x4.bf16"
-KERNEL = "tile:xla:kernel_-342c"
-
-
 def row(submission_id: str, *ranking: int) -> SubmissionRow:
     return SubmissionRow(submission_id, np.array(ranking, np.int64))
 
 
-def written(tmp_path: Path, content: str | bytes) -> Path:
-    path = tmp_path / "submission.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def test_bytes_order_and_lengths(tmp_path: Path) -> None:
+def test_collections_and_lengths_of_rows_are_those_of_the_competition(tmp_path: Path) -> None:
     path = tmp_path / "new" / "submission.csv"
-    rows = [
-        row("layout:nlp:random:b", 1, 0),
-        row(UNET, 5, 2, 0, 1, 3, 4),
-        row(KERNEL, 6, 5, 4, 3, 2, 1, 0),
-        row("layout:nlp:random:a", 0),
-        row("tile:xla:a", 1, 0),
-    ]
+    rows = [row(B, 1, 0), row(UNET, 5, 2, 0, 1, 3, 4), row(KERNEL, *range(7)), row(SMALL, 1, 0)]
     write_submission(path, rows)
     assert path.read_bytes() == (
         b"ID,TopConfigs\n"
-        b"tile:xla:kernel_-342c,6;5;4;3;2\n"
-        b"tile:xla:a,1;0\n"
+        b"tile:xla:kernel_-342c,0;1;2;3;4\n"
+        b"tile:xla:small,1;0\n"
         b"layout:xla:default:unet_3d.4x4.bf16,5;2;0;1;3;4\n"
         b"layout:nlp:random:b,1;0\n"
-        b"layout:nlp:random:a,0\n"
     )
+    with pytest.raises(PipelineError, match="'tile:xla:a,b': expected no blanks, commas or quotes"):
+        write_submission(path, [row("tile:xla:a,b", 0)])
+    assert len(read_submission(path)) == 4
 
 
 def test_a_long_row_survives_the_round_trip(tmp_path: Path) -> None:
@@ -148,14 +126,9 @@ def test_a_long_row_survives_the_round_trip(tmp_path: Path) -> None:
     ranking = np.random.default_rng(0).permutation(100_000)
     path = tmp_path / "submission.csv"
     write_submission(path, [SubmissionRow(UNET, ranking), row(KERNEL, 3, 1, 2)])
-    found = read_submission(path)
-    assert list(found) == [KERNEL, UNET]
-    assert np.array_equal(found[UNET], ranking)
-    assert found[KERNEL].tolist() == [3, 1, 2]
-    assert found[UNET].dtype == np.int64
-    with pytest.raises(PipelineError, match="'tile:xla:a,b': expected no blanks, commas or quotes"):
-        write_submission(path, [row("tile:xla:a,b", 0)])
-    assert len(read_submission(path)) == 2
+    kernel, unet = read_submission(path).items()
+    assert (kernel[0], kernel[1].tolist(), unet[0]) == (KERNEL, [3, 1, 2], UNET)
+    assert np.array_equal(unet[1], ranking) and unet[1].dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -167,10 +140,10 @@ def test_a_long_row_survives_the_round_trip(tmp_path: Path) -> None:
     ],
 )
 def test_line_ends_and_marks_are_accepted(tmp_path: Path, content: bytes) -> None:
-    found = read_submission(written(tmp_path, content))
-    assert {name: ranking.tolist() for name, ranking in found.items()} == {
+    rankings = read_submission(written(tmp_path, content))
+    assert {name: ranking.tolist() for name, ranking in rankings.items()} == {
         "tile:xla:a": [1, 0],
-        "layout:nlp:random:b": [0, 1],
+        B: [0, 1],
     }
 
 
@@ -283,22 +256,20 @@ def test_a_bad_file_is_refused(tmp_path: Path, change: Change, expected: str) ->
     assert expected in messages(tmp_path, change(official_lines()))[0]
 
 
-def test_test_files_that_are_at_hand_give_the_exact_counts(tmp_path: Path) -> None:
-    line = official_lines()[500]
-    name = line.partition(",")[0].rpartition(":")[2]
-    place_npz(tmp_path, "tile/xla/test", name, config_runtime=np.zeros(7, np.int64))
+def test_test_files_at_hand_give_the_exact_counts(tmp_path: Path) -> None:
     lines = official_lines()
-    good = write_official(tmp_path / "good.csv", lines)
-    assert problems_before_upload(good, tmp_path) == []
-    lines[500] = picks(line, "0;1;2;3;7")
-    (problem,) = problems_before_upload(write_official(good, lines), tmp_path)
-    assert "index 7; expected 0..6" in str(problem)
+    name = lines[500].partition(",")[0].rpartition(":")[2]
+    place_npz(tmp_path, "tile/xla/test", name, config_runtime=np.zeros(7, np.int64))
+    path = write_official(tmp_path / "s.csv", lines)
+    assert problems_before_upload(path, tmp_path) == []
+    lines[500] = picks(lines[500], "0;1;2;3;7")
+    (problem,) = problems_before_upload(write_official(path, lines), tmp_path)
+    assert "index 7; expected 0..6" in problem
 
 
-def test_without_test_files_the_competition_has_the_say(tmp_path: Path) -> None:
+def test_without_test_files_the_rows_are_those_of_the_competition(tmp_path: Path) -> None:
     place_npz(tmp_path, "tile/xla/train", "mine", config_runtime=np.zeros(3, np.int64))
     path = write_official(tmp_path / "s.csv")
-    assert problems_before_upload(path, tmp_path) == []
-    assert problems_before_upload(path, SAMPLE) == []
+    assert problems_before_upload(path, tmp_path) == problems_before_upload(path, SAMPLE) == []
     with pytest.raises(PipelineError, match="no such folder"):
         problems_before_upload(path, tmp_path / "none")

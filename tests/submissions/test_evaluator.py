@@ -90,7 +90,7 @@ def test_graphs_without_an_order_are_left_out(predictions: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicted", "measured", "told"),
+    ("predicted", "measured", "message"),
     [
         ({"x": [1, 2]}, {"x": [3]}, r"x: scores \(2,\), runtimes \(1,\); expected \(c,\) of both"),
         ({"x": [1, np.nan]}, {"x": [3, 4]}, "x: score of config 1: expected a finite number$"),
@@ -99,12 +99,14 @@ def test_graphs_without_an_order_are_left_out(predictions: dict) -> None:
         ({"x": ["1", "2"]}, {"x": [1, 2]}, "x: its scores are no real numbers"),
     ],
 )
-def test_what_is_wrong_is_named(predicted: dict, measured: dict, told: str) -> None:
-    with pytest.raises(PipelineError, match=told):
+def test_wrong_values_are_named(predicted: dict, measured: dict, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
         Evaluator(LAYOUT).eval({"y_pred": predicted, "y_true": measured})
-    with pytest.raises(UsageError, match="expected y_pred and y_true"):
-        Evaluator(LAYOUT).eval({"y_pred": predicted})
-    with pytest.raises(UsageError, match="expected y_pred and y_true"):
-        Evaluator(LAYOUT).eval([predicted, measured])
+
+
+def test_wrong_usage_is_refused() -> None:
+    for predictions in ({"y_pred": {}}, [{}, {}]):
+        with pytest.raises(UsageError, match="expected y_pred and y_true"):
+            Evaluator(LAYOUT).eval(predictions)
     with pytest.raises(UsageError, match="no such collection"):
         Evaluator("layout:xla")

@@ -42,19 +42,15 @@ def test_a_row_has_the_diversified_five_and_then_the_others_by_score(
 
 
 def test_kernels_without_a_file_or_with_other_configs_are_refused(kernels: list[GraphFile]) -> None:
-    graph, other = map(read_graph, kernels)
-    for scored, known, said in (
-        (scores_table(graph, np.arange(graph.n_configs, dtype=np.float32)), kernels[1:], "no file"),
-        (
-            scores_table(other, np.arange(other.n_configs, dtype=np.float32)).with_columns(
-                graph=np.repeat(kernels[0].name, other.n_configs)
-            ),
-            kernels,
-            "has other configs than the scores",
-        ),
-    ):
-        with pytest.raises(PipelineError, match=said):
-            list(submission_rows([(TILE, scored)], known))
+    scored, other = (
+        scores_table(graph, np.arange(graph.n_configs, dtype=np.float32))
+        for graph in map(read_graph, kernels)
+    )
+    with pytest.raises(PipelineError, match="no file"):
+        list(submission_rows([(TILE, scored)], kernels[1:]))
+    renamed = other.with_columns(graph=np.repeat(kernels[0].name, len(other)))
+    with pytest.raises(PipelineError, match="has other configs than the scores"):
+        list(submission_rows([(TILE, renamed)], kernels))
 
 
 def test_the_configs_to_measure_decide_the_tile_score_and_the_ranking_all_else() -> None:
