@@ -12,7 +12,7 @@ from scipy.stats import t as student
 
 from benchmarks import interval_text, write_page
 from benchmarks.accuracy.cells import BASELINE, CONTENDERS, DEFAULT
-from benchmarks.accuracy.tasks import TASKS, sample_families
+from benchmarks.accuracy.tasks import FEW_CONFIGS, FOLDS, TASKS, sample_families
 from common.errors import PipelineError
 from common.metrics import CONFIDENCE, DRAWS, METRICS, family_means, interval_of
 from common.settings import SAMPLE
@@ -184,6 +184,8 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
         own_models=custom_models(cells),
         keys_set=keys_set(cells),
         systems=", ".join(sorted({cell["environment"]["system"] for cell in cells})),
+        n_folds=FOLDS,
+        few_configs=FEW_CONFIGS,
         confidence=f"{CONFIDENCE:.0%}",
         draws=f"{DRAWS:,}",
     )
@@ -223,8 +225,8 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
     noise = [g["noise"] for cell in shown for g in cell["graphs"].values() if g.get("noise")]
     leads = [f"{DEFAULT} − it: {labels[metric]}" for metric in compared]
     return {
+        "task": task,
         "title": TASKS[task].title,
-        "note": TASKS[task].note,
         "header": ["model", "seeds", *labels.values(), *leads, "training CPU s", "ranking CPU s"],
         "rows": rows,
         "n_graphs": len(graphs),

@@ -29,10 +29,6 @@ HELD_OUT_SHARE = 0.2
 FEW_CONFIGS = 100
 FOLDS = 4
 ALL_SPLITS = ("train", "valid", "test")
-TEST_TOO = (
-    "The test split is judged as well, each family by the models of one fold. Its runtimes are in "
-    "a separate file, and no choice used them."
-)
 
 
 class Sources(NamedTuple):
@@ -51,17 +47,15 @@ class Fold(NamedTuple):
 
 
 class HeldOutTask(NamedTuple):
-    """A section of the page.
+    """A section of the page. The template pages/accuracy.md.j2 describes its data.
 
     Attributes:
         kind: "layout" or "tile".
-        note: Description of the training and the held-out data.
         folds: Returns the trainings of a seed. It may write files into the folder.
     """
 
     kind: str
     title: str
-    note: str
     files: Callable[[Sources], list[GraphFile]]
     folds: Callable[[Sources, int, Path], list[Fold]]
     needs_real: bool = False
@@ -271,25 +265,19 @@ TASKS = {
     "layouts": HeldOutTask(
         "layout",
         "Layouts of families never seen",
-        f"All labelled layout graphs of the embedded sample in {FOLDS} folds by family. Each seed "
-        "has other folds. Models learn from all collections together, except `tgraph`, which has "
-        f"one model for xla and one for nlp. {TEST_TOO}",
         partial(labelled, "layout", splits=ALL_SPLITS),
         partial(_folds, "layout"),
     ),
     "unet3d-all": HeldOutTask(
         "layout",
         "TPU: further configs of unet3d, of 545",
-        "Models learn from 80 % of the distinct configs, and are judged on all measurements of "
-        "the other 20 %. Each seed has another split.",
         _unet3d,
         partial(further_configs, _unet3d, None),
         needs_real=True,
     ),
     "unet3d-100": HeldOutTask(
         "layout",
-        "TPU: further configs of unet3d, of 100",
-        f"Models learn from {FEW_CONFIGS} distinct configs. The held-out configs are the same.",
+        f"TPU: further configs of unet3d, of {FEW_CONFIGS}",
         _unet3d,
         partial(further_configs, _unet3d, FEW_CONFIGS),
         needs_real=True,
@@ -297,31 +285,18 @@ TASKS = {
     SAMPLE_FURTHER: HeldOutTask(
         "layout",
         "Further configs of the sample's programs",
-        "Each labelled layout graph of the sample's valid split has its own model. Models learn "
-        "from 80 % of the distinct configs (52 to 90), and are judged on the others. Each seed has "
-        "another split. All programs of the sample, also these, were used to decide how "
-        "`config_columns_boosting` uses statistics. Networks are left out because each would "
-        "need 13 trainings.",
         SAMPLE_VALID,
         partial(further_configs, SAMPLE_VALID, None),
     ),
     SIBLINGS: HeldOutTask(
         "layout",
         "Layouts of programs that are known in another size",
-        "Thirteen programs of the sample are there in two sizes, for example `mixer_b1` and "
-        "`mixer_b4`. Models learn from one size and from all other labelled graphs, and are judged "
-        "on the other size. So this section, unlike the others, does not keep families together. "
-        "The size to judge on is the same for all seeds. The sample's train split was used to "
-        "choose the settings of `config_columns_boosting`.",
         sibling_files,
         _siblings,
     ),
     "cross-graph": HeldOutTask(
         "layout",
         "TPU: from unet3d to unet_3d.4x4.bf16",
-        "The order of the configs of `unet_3d.4x4.bf16` is mostly noise, as its repeated "
-        "measurements show. Slowdown is therefore the better metric here. A high tau would be luck "
-        "or leakage.",
         _two_programs,
         _across_graphs,
         needs_real=True,
@@ -329,23 +304,18 @@ TASKS = {
     "tiles": HeldOutTask(
         "tile",
         "Tiles of the valid split's families",
-        "Models learn from the train split of the sample, and are judged on its valid split.",
         partial(labelled, "tile"),
         _official_split,
     ),
     "tile-folds": HeldOutTask(
         "tile",
         "Tiles of families never seen",
-        f"All labelled kernels of the embedded sample in {FOLDS} folds by family. Each seed has "
-        f"other folds. {TEST_TOO}",
         partial(labelled, "tile", splits=ALL_SPLITS),
         partial(_folds, "tile"),
     ),
     "alexnet": HeldOutTask(
         "tile",
         "TPU: tiles of alexnet's kernels, learned on a CPU",
-        "Models learn from all labelled kernels of the sample, which were measured on a CPU. They "
-        "are judged on 15 kernels of `alexnet_train_batch_32` (TpuGraphs), measured on a TPU v3.",
         partial(labelled, "tile"),
         _alexnet,
         needs_real=True,

@@ -54,8 +54,8 @@ BEFORE = {
     "cp -r runs/a runs/hops2",
     "docs/reference/metrics.md": "cp -r runs/first runs/second",
 }
-# A page with one of these commands takes longer than a few seconds.
-SLOW = re.compile(r"fast-or-slow (run|train|tune|collect|optimize|synthesize) ")
+# The pages that a reader opens first. Each command of a page takes some seconds.
+QUICK = {"README.md", "docs/start/quickstart.md", "docs/reference/api.md"}
 SAVE = re.compile(r"Save this as `([\w.]+)`:\n\n```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -64,7 +64,7 @@ def script(text: str) -> str:
     lines = []
     for language, block in FENCE.findall(text):
         parts = [block] if language == "python" else block.replace("\\\n", " ").splitlines()
-        parts = [part for part in parts if not any(re.search(own, part) for own in LEFT_OUT)]
+        parts = [part for part in parts if not any(re.search(text, part) for text in LEFT_OUT)]
         if language == "python":
             lines += [f".venv/bin/python - <<'END'\n{part}END" for part in parts]
         elif not language:
@@ -79,7 +79,7 @@ SCRIPTS = {name: script(TEXTS[page]) for name, page in zip(NAMES, PAGES, strict=
 # The README stays quick: its runs are finished, and its other line is also on the page of optimize.
 SCRIPTS["README.md"] = re.sub(r".*slow optimize .*", "", SCRIPTS["README.md"])
 CASES = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name != "README.md" and bool(SLOW.search(text))))
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
     for name, text in SCRIPTS.items()
     if text
 ]

@@ -1,4 +1,4 @@
-"""The pages of files and errors name keys and messages that exist."""
+"""The pages of files, errors and commands name keys, messages and options that exist."""
 
 import re
 
@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from common.settings import ROOT
+from pipeline import reference
 from submissions.run_report import CollectionReport, RunReport
 
 FILES, ERRORS = (
@@ -27,3 +28,8 @@ def test_every_message_on_the_page_is_one_of_the_program() -> None:
     messages = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
     assert len(messages) > 10
     assert [message for message in messages if message not in source] == []
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    page = reference.PAGE.read_text(encoding="utf-8")
+    assert page == reference.page(), "run `.venv/bin/python -m pipeline.reference`"

@@ -21,6 +21,7 @@ from benchmarks.accuracy.report import (
     values,
     write_report,
 )
+from benchmarks.accuracy.tasks import TASKS
 from common.files import write_text
 
 FAMILIES = ["b", "a", "b", "c", "a", "b"]
@@ -141,8 +142,10 @@ def test_page_and_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -
 
 def test_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
     keys = ["tile_boosting.num_boost_round=3"]
-    write_report([cell("tiles", "tile_linear", 0, [0.1, 0.2], set=keys)], tmp_path)
+    changed = cell("tiles", "tile_linear", 0, [0.1, 0.2], set=keys)
+    write_report([changed, *(cell(task, "default", 0, [0.1]) for task in TASKS)], tmp_path)
     page = (tmp_path / "accuracy.md").read_text()
+    assert page.count("\n## ") == len(TASKS)
     assert (
         "**Changed with `--set`:** `tile_linear` with `tile_boosting.num_boost_round=3`.\n" in page
     )
