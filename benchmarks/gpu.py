@@ -255,8 +255,8 @@ def sample_tau(
 def versions() -> dict[str, str]:
     from importlib.metadata import version
 
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.check_output(asked, text=True, timeout=30).split()[0]  # noqa: S603
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.check_output(query, text=True, timeout=30).split()[0]  # noqa: S603
     card = torch.cuda.get_device_properties(0)
     return {
         "card": card.name,

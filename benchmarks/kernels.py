@@ -51,8 +51,8 @@ class Card(NamedTuple):
         """Return the share of the threads of a multiprocessor that a kernel can use."""
         by_registers = 65_536 // (-(-max(registers, 1) // 8) * 8 * 32 * warps)
         # From capability 8.0 on, CUDA takes 1 KiB of each program.
-        taken = max(shared + KIB * (self.capability >= 80), 1)
-        by_memory, by_threads = self.shared_kib * KIB // taken, self.threads // (32 * warps)
+        shared = max(shared + KIB * (self.capability >= 80), 1)
+        by_memory, by_threads = self.shared_kib * KIB // shared, self.threads // (32 * warps)
         return 32 * warps * min(by_registers, by_memory, by_threads, self.blocks) / self.threads
 
 
@@ -143,14 +143,14 @@ def compiled(launch: Launch) -> Compiled:
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
     bound, types, options = bind(*map(MockTensor.wrap_dtype, launch.arguments), **tiles)
     options, *source = kernel._pack_args(backend, tiles, bound, types, options)
-    made = triton.compile(ASTSource(kernel, *source), target=target, options=vars(options))
+    binary = triton.compile(ASTSource(kernel, *source), target=target, options=vars(options))
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(made.asm["cubin"])
+        file.write(binary.asm["cubin"])
         file.flush()
-        asked = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
-        usage = subprocess.run(asked, capture_output=True, text=True, check=True).stdout  # noqa: S603
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
     registers, stack = (int(usage.partition(f"{key}:")[2].split()[0]) for key in ("REG", "STACK"))
-    return Compiled(launch, options.num_warps, registers, stack, made.metadata.shared)
+    return Compiled(launch, options.num_warps, registers, stack, binary.metadata.shared)
 
 
 def rows_of(kernels: Sequence[Compiled]) -> list[list[str]]:

@@ -84,10 +84,9 @@ class PlainLayoutModel(LayoutNetwork):
             [inputs.node_feat, self.opcode(inputs.opcode), self.layout(inputs.layout).flatten(1)],
             dim=1,
         )
-        chosen = self.layout(symbols).flatten(2)  # (c, k, 18·w)
-        chosen = torch.cat([chosen, chosen.new_ones(*chosen.shape[:2], 1)], dim=2)
-        settings = chosen.new_zeros(len(symbols), len(nodes), self.settings_width)
-        settings[:, inputs.config_ids] = chosen
+        layouts = self.layout(symbols).flatten(2)  # (c, k, 18·w)
+        settings = layouts.new_zeros(len(symbols), len(nodes), self.settings_width)
+        settings[:, inputs.config_ids] = nn.functional.pad(layouts, (0, 1), value=1.0)
         return torch.cat([nodes.expand(len(symbols), -1, -1), settings], dim=2)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:

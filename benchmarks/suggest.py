@@ -56,14 +56,14 @@ class Replay:
     Attributes:
         runtime_ns: All measurements, (c,). Equal configs are measurements of one config.
         scores: Scores of the configs, "rule" and perhaps "ranker", each (c,).
-        known: Runtimes in ns that the search has measured, by row.
+        measured: Runtimes in ns that the search has measured, by row.
     """
 
     graph: Graph
     runtime_ns: NDArray[np.int64]
     scores: Mapping[str, NDArray[np.float32]]
     rng: np.random.Generator
-    known: dict[int, list[float]] = field(default_factory=dict)
+    measured: dict[int, list[float]] = field(default_factory=dict)
 
     def costs(self, name: str) -> list[float]:
         """Return the number of measurements until the goal, and the regrets in percent.
@@ -75,7 +75,7 @@ class Replay:
         ratios = list[float]()
         for row in chain.from_iterable(self._batches(name)):
             equal = self.runtime_ns[group == group[row]]
-            self.known[row] = [float(self.rng.choice(equal))]
+            self.measured[row] = [float(self.rng.choice(equal))]
             ratios.append(float(mean_ns[group[row]] / mean_ns.min()))
             is_over = len(ratios) >= max(REGRET_AFTER) and min(ratios) <= GOAL
             if is_over or len(ratios) == len(first):
@@ -86,19 +86,19 @@ class Replay:
     def _batches(self, name: str) -> Batches:
         (first, group), (search, _, start) = distinct_configs(self.graph), name.partition("+")
         while search == "suggest":
-            yield suggest(self.scores[start], self.graph, self.known, BATCH)
-        order, own = self.rng.permutation(first), []
+            yield suggest(self.scores[start], self.graph, self.measured, BATCH)
+        order, start_rows = self.rng.permutation(first), list[int]()
         if search == "order":
             order = first[np.argsort(self.scores[start][first], kind="stable")]
         if start == "own" and isinstance(self.graph, LayoutGraph):
-            own = [int(first[group[default_row(self.graph)]])]
+            start_rows = [int(first[group[default_row(self.graph)]])]
         elif start == "ranker":
-            own = suggest(self.scores[start], self.graph, {}, BATCH)
+            start_rows = suggest(self.scores[start], self.graph, {}, BATCH)
         if search == "genetic":
-            yield from self._genetic(np.array(own or order[:1]))
-        yield [*dict.fromkeys([*own, *order.tolist()])]
+            yield from self._genetic(np.array(start_rows or order[:1]))
+        yield [*dict.fromkeys([*start_rows, *order.tolist()])]
 
-    def _genetic(self, chosen: NDArray[np.int64]) -> Batches:
+    def _genetic(self, rows: NDArray[np.int64]) -> Batches:
         """Yield the first configs, then children, each as the nearest one that is not measured."""
         (first, group), graph = distinct_configs(self.graph), self.graph
         if isinstance(graph, LayoutGraph):
@@ -106,20 +106,20 @@ class Replay:
         else:
             assert isinstance(graph, TileGraph)
             values = tile_places(graph.config_feat)[first]
-        knobs = np.stack([np.unique(own, return_inverse=True)[1] for own in values.T], axis=1)
+        knobs = np.stack([np.unique(column, return_inverse=True)[1] for column in values.T], axis=1)
         space = Space(knobs.max(axis=0) + 1, np.arange(knobs.shape[1]))
-        search = genetic_search(space, len(first), self.rng, first=knobs[group[chosen]])
+        search = genetic_search(space, len(first), self.rng, first=knobs[group[rows]])
         children = next(search)
         while True:
             # The search learns the configs that are measured.
-            children[:] = knobs[group[chosen]]
-            yield chosen.tolist()
-            children = search.send(np.array([self.known[row][0] for row in chosen.tolist()]))
-            left = np.setdiff1d(first, [*self.known])
+            children[:] = knobs[group[rows]]
+            yield rows.tolist()
+            children = search.send(np.array([self.measured[row][0] for row in rows.tolist()]))
+            left = np.setdiff1d(first, [*self.measured])
             for number, child in enumerate(children):
                 apart = (knobs[group[left]] != child).sum(axis=1)
                 nearest = (apart + self.rng.random(len(left)) / 2).argmin()
-                chosen = np.append(chosen[:number], left[nearest])
+                rows = np.append(rows[:number], left[nearest])
                 left = np.delete(left, nearest)
 
 
@@ -169,8 +169,8 @@ class Table:
         for search in (*UNTRAINED, *(TRAINED if "ranker" in scores else ())):
             names = search, graph.file.submission_id
             rngs = [generator(seed, *names) for seed in range(SEEDS)]
-            found = [Replay(graph, runtime_ns, scores, rng).costs(search) for rng in rngs]
-            self.costs.setdefault(search, []).append(found)
+            costs = [Replay(graph, runtime_ns, scores, rng).costs(search) for rng in rngs]
+            self.costs.setdefault(search, []).append(costs)
 
 
 def replayed_files(real: Path | None) -> Iterator[tuple[str, str, Graph, bool]]:

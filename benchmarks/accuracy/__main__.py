@@ -72,9 +72,9 @@ def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
 def options_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
 
-    def some_of(known: Sequence[str]) -> dict[str, Any]:
-        text = f"some of {', '.join(known)} (default: all)"
-        return {"nargs": "+", "choices": known, "default": known, "metavar": "NAME", "help": text}
+    def some_of(names: Sequence[str]) -> dict[str, Any]:
+        text = f"some of {', '.join(names)} (default: all)"
+        return {"nargs": "+", "choices": names, "default": names, "metavar": "NAME", "help": text}
 
     by_task = (f"  {task}: {', '.join(contenders_of(task))}" for task in TASKS)
     parser = argparse.ArgumentParser(
@@ -83,7 +83,7 @@ def options_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     real = os.environ.get("TPUGRAPHS_REAL")
-    models = list(dict.fromkeys(name for known in CONTENDERS.values() for name in known))
+    models = list(dict.fromkeys(name for of_kind in CONTENDERS.values() for name in of_kind))
     option = partial(parser.add_argument)
     option("--out", type=Path, required=True, help="folder of results; the same command resumes")
     option("--tasks", **some_of(list(TASKS)))
@@ -141,8 +141,8 @@ def train(options: argparse.Namespace) -> None:
     trained = {model for cell in todo for model in cell.contender.models}
     for key in options.set:
         if (table := key.partition(".")[0]) in MODELS and table not in trained:
-            known = ", ".join(sorted(trained)) or "no model"
-            raise UsageError(f"--set {key}: no model reads the key; expected a table of {known}")
+            tables = ", ".join(sorted(trained)) or "no model"
+            raise UsageError(f"--set {key}: no model reads the key; expected a table of {tables}")
     with alone_in(options.out):
         failed = run_cells(todo, sources, options.out)
     if failed:

@@ -34,9 +34,9 @@ def run_program(name: str, search: str, out: Path) -> None:
         return
     start = time.perf_counter()
     request = OptimizeRequest(PROGRAMS[name], search=search)
-    found = optimize(request, out)
+    result = optimize(request, out)
     write_text(out / SECONDS, f"{time.perf_counter() - start:.0f}\n")
-    write_result(found, out)
+    write_result(result, out)
 
 
 def read_best(out: Path, name: str, search: str) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def program_row(name: str, out: Path) -> list[str]:
 
 
 def search_row(name: str, out: Path) -> list[str]:
-    found = [read_best(out, name, search) for search in SEARCHES]
-    return [name, *(f"{best['ratio']:.3f}" if best["is_faster"] else "1" for best in found)]
+    results = [read_best(out, name, search) for search in SEARCHES]
+    return [name, *(f"{best['ratio']:.3f}" if best["is_faster"] else "1" for best in results)]
 
 
 @errors_in_one_line()
