@@ -55,11 +55,11 @@ def goes_on_or_is_refused(scene: Scene, calm: Scene, path: Path) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_in_a_run_is_noticed(kind: str, calm: Scene, tmp_path: Path) -> None:
     rng = np.random.default_rng(sorted(KINDS).index(kind))
-    went_on = 0
+    n_unnoticed = 0
     for number in range(FLIPS):
         scene = replace(calm, out=tmp_path / str(number), log=tmp_path)
         shutil.copytree(calm.out, scene.out)
         path = scene.out / KINDS[kind]
         flip(path, rng)
-        went_on += goes_on_or_is_refused(scene, calm, path)
-    assert went_on < FLIPS, "no flip was noticed"
+        n_unnoticed += goes_on_or_is_refused(scene, calm, path)
+    assert n_unnoticed < FLIPS, "no flip was noticed"

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 from common.errors import PipelineError
-from common.settings import SAMPLE
 from data.tree import COLLECTIONS, collection_named
 from submissions.check import (
     MAX_PROBLEMS,
@@ -265,11 +264,3 @@ def test_test_files_at_hand_give_the_exact_counts(tmp_path: Path) -> None:
     lines[500] = picks(lines[500], "0;1;2;3;7")
     (problem,) = problems_before_upload(write_official(path, lines), tmp_path)
     assert "index 7; expected 0..6" in problem
-
-
-def test_without_test_files_the_rows_are_those_of_the_competition(tmp_path: Path) -> None:
-    place_npz(tmp_path, "tile/xla/train", "mine", config_runtime=np.zeros(3, np.int64))
-    path = write_official(tmp_path / "s.csv")
-    assert problems_before_upload(path, tmp_path) == problems_before_upload(path, SAMPLE) == []
-    with pytest.raises(PipelineError, match="no such folder"):
-        problems_before_upload(path, tmp_path / "none")

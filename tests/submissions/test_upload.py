@@ -33,8 +33,8 @@ def send(file: Path, policy: RetryPolicy) -> Send:
 def test_submission_arrives_whole_with_its_tag(
     fake_kaggle: FakeKaggle, send: Send, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[tuple[str, int, int]] = []
-    with watched_by(lambda *step: told.append(step)):
+    steps: list[tuple[str, int, int]] = []
+    with watched_by(lambda *step: steps.append(step)):
         sent = send(f"my {KEY}\nwords")
 
     started, put, created = fake_kaggle.received[-3:]
@@ -50,7 +50,7 @@ def test_submission_arrives_whole_with_its_tag(
     assert created.json["submissionDescription"] == description
     assert (sent.ref, sent.status, sent.description) == (FIRST_REF, "pending", description)
     assert sent.size_bytes == file.stat().st_size
-    assert told[-1] == ("upload submission.csv", 1, 1)
+    assert steps[-1] == ("upload submission.csv", 1, 1)
     assert capsys.readouterr() == ("", "")
 
 

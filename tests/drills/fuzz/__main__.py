@@ -6,6 +6,7 @@ Ends with 1 at the first defect; the input that shows it is kept in runs/fuzz.
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import atheris
@@ -25,10 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.drills.fuzz", description=__doc__)
     parser.add_argument("door", choices=sorted(DOORS))
     parser.add_argument("--minutes", type=float, default=10.0)
-    given = parser.parse_args()
-    door = DOORS[given.door]
-    kept = Path("runs/fuzz")
-    kept.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    door, defects = DOORS[arguments.door], Path("runs/fuzz")
+    defects.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         corpus = folder / "corpus"
@@ -37,20 +37,17 @@ def main() -> None:
             (corpus / f"seed{number}").write_bytes(content)
         path = folder / f"input{door.suffix}"
         options = {
-            "max_total_time": max(1, round(60 * given.minutes)),
+            "max_total_time": max(1, round(60 * arguments.minutes)),
             "rss_limit_mb": MAX_RSS_MIB,
             "timeout": ONE_INPUT_S,
             "max_len": door.max_bytes,
-            "artifact_prefix": f"{kept}/{given.door}-",
+            "artifact_prefix": f"{defects}/{arguments.door}-",
             "keep_seed": 1,
             "reduce_inputs": 0,
         }
         words = [sys.argv[0], *(f"-{key}={value}" for key, value in options.items()), str(corpus)]
-        more = {}
-        if given.door == "npz":
-            more["custom_mutator"] = lambda content, max_size, seed: mutate_npz(
-                content, max_size, seed, atheris.Mutate
-            )
+        mutator = partial(mutate_npz, mutate=atheris.Mutate)
+        more = {"custom_mutator": mutator} if arguments.door == "npz" else {}
         atheris.Setup(words, lambda content: try_door(door, content, path), **more)
         atheris.Fuzz()
 

@@ -175,12 +175,8 @@ def _program_seeds() -> Iterator[bytes]:
         weights={"linear": 1.0},
         linear=dict.fromkeys(statistics_names("layout", "all"), (0.5, 10.0)),
     )
-    yield program.model_dump_json().encode()
-    yield (
-        program.model_copy(update={"weights": {"columns": 0.5, "linear": 0.5}})
-        .model_dump_json()
-        .encode()
-    )
+    for weights in ({"linear": 1.0}, {"columns": 0.5, "linear": 0.5}):
+        yield program.model_copy(update={"weights": weights}).model_dump_json().encode()
 
 
 def _enter_folder(path: Path) -> None:
@@ -251,10 +247,10 @@ def mutate_npz(
                 for info in archive.infolist()
                 if info.file_size < 1 << 20
             }
-        chosen = sorted(members)[int(rng.integers(len(members)))]
+        changed = sorted(members)[int(rng.integers(len(members)))]
     except Exception:  # an earlier change has broken the archive, or emptied it
         return mutate(content, max_size)
-    members[chosen] = mutate(members[chosen], len(members[chosen]) + 64)
+    members[changed] = mutate(members[changed], len(members[changed]) + 64)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, member in members.items():
