@@ -17,9 +17,9 @@ from common.settings import ROOT
 BUDGET = ROOT / "budget.toml"
 
 
-def python_files() -> list[str]:
-    """Return the paths of the project's Python files, relative to its root."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
+def project_files(*patterns: str) -> list[str]:
+    """Return the paths of the project's files by pattern, relative to its root."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
     paths = subprocess.check_output(command, cwd=ROOT, text=True).split()
     return [path for path in paths if (ROOT / path).exists()]
 
@@ -34,16 +34,16 @@ def body_lines(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def sizes() -> dict[str, int]:
     """Return the lines of each package, and of the largest function and file."""
-    found: Counter[str] = Counter()
-    for path in python_files():
+    lines: Counter[str] = Counter()
+    for path in project_files("*.py"):
         text = (ROOT / path).read_text()
         package, n_lines = path.split("/")[0], text.count("\n")
-        found[package] += n_lines
+        lines[package] += n_lines
         if package != "tests":
-            found["largest file"] = max(found["largest file"], n_lines)
+            lines["largest file"] = max(lines["largest file"], n_lines)
             for _, body in body_lines(ast.parse(text)):
-                found["largest function"] = max(found["largest function"], body)
-    return dict(found)
+                lines["largest function"] = max(lines["largest function"], body)
+    return dict(lines)
 
 
 def too_large(found: dict[str, int], budget: dict[str, int]) -> list[str]:

@@ -8,7 +8,6 @@ marked and long sentences are printed.
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.settings import ROOT
+from tests.support.budget import project_files
 
 MARKERS = re.compile(
     r"\bwhat\b(?![^.]*\?)"  # a question may have it
@@ -80,28 +80,25 @@ def is_long(sentence: str) -> bool:
     return len(sentence.split()) > MAX_WORDS
 
 
-def share(found: Iterable[str], is_counted: Callable[[str], object]) -> float:
-    counted = [bool(is_counted(sentence)) for sentence in found]
+def share(texts: Iterable[str], is_counted: Callable[[str], object]) -> float:
+    counted = [bool(is_counted(sentence)) for sentence in texts]
     return 100 * sum(counted) / max(len(counted), 1)
 
 
 def scopes() -> dict[str, list[Path]]:
     """Return the files of the repository that each limit is for."""
-    listed = subprocess.run(
-        ["git", "ls-files", "*.md", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    found: dict[str, list[Path]] = {scope: [] for scope in LIMITS}
-    for name in listed.stdout.splitlines():
+    paths: dict[str, list[Path]] = {scope: [] for scope in LIMITS}
+    for name in project_files("*.md", "*.py"):
         scope = "pages" if name.endswith(".md") else name.partition("/")[0]
-        if name != "CHANGELOG.md" and (ROOT / name).exists():
-            found[scope if scope in found else "packages"].append(ROOT / name)
-    return found
+        if name != "CHANGELOG.md":
+            paths[scope if scope in paths else "packages"].append(ROOT / name)
+    return paths
 
 
 def faults() -> Iterator[str]:
     for scope, paths in scopes().items():
-        found = [sentence for path in paths for sentence in read(path)]
-        measured = Limits(share(found, MARKERS.search), share(found, is_long))
+        texts = [sentence for path in paths for sentence in read(path)]
+        measured = Limits(share(texts, MARKERS.search), share(texts, is_long))
         for name, value, limit in zip(Limits._fields, measured, LIMITS[scope], strict=True):
             sys.stdout.write(f"{scope}: {value:.1f} % {name} sentences, at most {limit} %\n")
             if value > limit:
