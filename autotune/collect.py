@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.job import JOURNALS, Job, check_family, is_done
+from autotune.measure.program import Description
 from autotune.measure.search import (
     SEARCHES,
     Journal,
@@ -26,14 +27,14 @@ from autotune.measure.search import (
     run_search,
 )
 from autotune.measure.timing import clock_for, figures
-from autotune.measure.worker import Description, ProgramFailed, Session, opening_s
+from autotune.measure.worker import ProgramFailed, Session, opening_s
 from common.errors import OutOfTime, UsageError
 from common.files import alone_in, write_text
 from common.metrics import kendall_tau
 from common.progress import log, out_of_time
 from common.reproducibility import generator
 from data.graphs.graph import distinct_rows, hash_rows
-from data.hlo.choices import Choices, Space
+from data.hlo.choices import Choices
 from data.hlo.layouts import numbered
 from data.labels import WITHHELD, Labels, read_withheld, write_withheld
 from data.manifest import add_environment, edit_manifest, read_manifest
@@ -162,16 +163,12 @@ def _measure_and_write(job: Job, out: Path) -> None:
         journal = open_journal(job.journal(out), _header(job, description))
         # An old second measurement was compared with fewer rounds.
         job.journal(out, again=True).unlink(missing_ok=True)
-        n_configs = job.n_configs
-        # This search visits no tile twice.
-        if job.search == "tiles":
-            n_configs = min(n_configs, *description.n_options.tolist())
         label = f"configs of {job.program}, first measurement"
         n_visits = job.n_rounds + 1
-        visitor = Visitor(session, journal, label=label, total=n_configs, n_visits=n_visits)
+        visitor = Visitor(session, journal, label=label, total=job.n_configs, n_visits=n_visits)
         rng = generator(job.seed, "search", job.search, job.program)
-        space = Space(description.n_options, description.groups)
-        settings = run_search(visitor, SEARCHES[job.search](space, job.n_configs, rng))
+        search = SEARCHES[job.search](description.space, job.n_configs, rng)
+        settings = run_search(visitor, search)
         order = generator(job.seed, "rounds", job.search, job.program)
         run_rounds(visitor, settings, n_rounds=job.n_rounds, rng=order)
         kept, rounds_ns = measured(journal, len(settings), n_rounds=job.n_rounds)

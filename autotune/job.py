@@ -6,20 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune.measure.worker import DEVICES, OpenProgram
+from autotune.measure.program import OpenProgram
+from autotune.measure.search import SEARCHES
+from autotune.measure.worker import DEVICES
 from autotune.programs.catalogue import NO_INPUTS, ProgramInputs, catalogue, is_file, rows
 from autotune.programs.files import load_program
-from autotune.spaces import open_decided, open_program
-from autotune.tiles.catalogue import catalogue as tile_catalogue
-from autotune.tiles.catalogue import families, find_kernel
+from autotune.spaces import open_program
 from common.errors import UsageError
 from data.labels import file_stem
 from data.tree import SPLITS, Collection, GraphFile, collection_named
 
 JOURNALS = "journal"
 # The space of each `--kind`.
-SPACES = {"layout": "layouts", "tile": "tiles", "options": "options", "fusion": "fusion"}
-LAYOUT_SEARCHES = ("random", "default")
+SPACES = {"layout": "layouts", "options": "options", "fusion": "fusion"}
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,7 @@ class MeasurementSettings:
 
 
 # The catalogue has the number of configs of each program of the sample.
-SAMPLE_LAYOUTS, SAMPLE_TILES = (
-    MeasurementSettings(n_rounds=6, timeout_s=120.0),
-    MeasurementSettings(40, timeout_s=120.0),
-)
-# Kernels are cheap: all are done when about a third of the programs is done.
-TILE_SHARE = 0.35
+SAMPLE_SETTINGS = MeasurementSettings(n_rounds=6, timeout_s=120.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,41 +103,35 @@ def make_job(
     effort: MeasurementSettings,
     inputs: ProgramInputs = NO_INPUTS,
 ) -> Job:
-    """Return the job that measures one kind of decisions of a program or kernel.
+    """Return the job that measures one kind of decisions of a program.
 
     Fusion is stored like layouts, and options like tiles. A model of layouts or tiles cannot learn
     from them, so they need a separate `--out`.
 
     Args:
-        program: Name in a catalogue, "module:name", FILE or FILE#MODULE.
-        kind: "layout", "tile", "options" or "fusion". A kernel needs "tile".
-        search: "random" or "default". Kernels ignore it.
+        program: Name in the catalogue, "module:name", FILE or FILE#MODULE.
+        kind: "layout", "options" or "fusion".
+        search: "random" or "default".
         split: "train", "valid" or "test".
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
-        effort: Number of configs and rounds, time limit and seed.
 
     Raises:
-        UsageError: There is no such kind, search, split or device, or a kernel has another kind.
+        UsageError: There is no such kind, search, split or device.
     """
     _check("--kind", kind, tuple(SPACES))
-    _check("--search", search, LAYOUT_SEARCHES)
+    _check("--search", search, tuple(SEARCHES))
     _check("--split", split, SPLITS)
     if device is not None:
         _check("--device", device, DEVICES)
-    if kind == "tile":
-        kernel = find_kernel(program)
-        name, family, search, place = kernel.name, kernel.family, "tiles", "tile:xla"
-    else:
-        source = load_program(program, inputs)
-        name, family, place = source.name, source.family, f"layout:{source.source}:{search}"
-        place = "tile:xla" if kind == "options" else place
+    source = load_program(program, inputs)
+    collection = "tile:xla" if kind == "options" else f"layout:{source.source}:{search}"
     # The compiler adds copies for layouts itself, so only the other kinds check the outputs.
-    open_measurable = open_program if kind == "layout" else open_decided
+    opener = partial(open_program, has_checks=kind != "layout")
     return Job(
-        open_measurable=partial(open_measurable, program, (SPACES[kind],), device, inputs),
-        program=name,
-        family=family,
-        collection=collection_named(place),
+        open_measurable=partial(opener, program, (SPACES[kind],), device, inputs),
+        program=source.name,
+        family=source.family,
+        collection=collection_named(collection),
         decides=kind,
         split=split,
         search=search,
@@ -154,47 +142,35 @@ def make_job(
 
 
 def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
-    """Return the jobs of the sample, with all layout collections and splits interleaved.
+    """Return the jobs of the sample, with all collections and splits interleaved.
 
     If the sample is stopped early, it has about the same share of each of them.
 
     Args:
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
     """
-    tiles, layouts = (replace(effort, seed=seed) for effort in (SAMPLE_TILES, SAMPLE_LAYOUTS))
-    jobs = [
-        make_job(
-            name, kind="tile", split=families()[kernel.family]["split"], device=device, effort=tiles
-        )
-        for name, kernel in tile_catalogue().items()
-    ]
-    for row, search in itertools.product(rows(), LAYOUT_SEARCHES):
-        effort = replace(layouts, n_configs=int(row["configs"]))
-        how: dict[str, Any] = {"split": row["split"], "device": device, "effort": effort}
-        jobs.append(make_job(row["program"], kind="layout", search=search, **how))
     queues: dict[tuple[str, str], list[Job]] = {}
-    for job in jobs:
+    for row, search in itertools.product(rows(), SEARCHES):
+        effort = replace(SAMPLE_SETTINGS, n_configs=int(row["configs"]), seed=seed)
+        how: dict[str, Any] = {"split": row["split"], "device": device, "effort": effort}
+        job = make_job(row["program"], kind="layout", search=search, **how)
         queues.setdefault((job.collection.name, job.split), []).append(job)
     placed = [
-        ((place + 0.5) / len(queue) * (TILE_SHARE if name.startswith("tile") else 1.0), job)
-        for (name, _), queue in queues.items()
+        ((place + 0.5) / len(queue), job)
+        for queue in queues.values()
         for place, job in enumerate(queue)
     ]
     return [job for _, job in sorted(placed, key=lambda entry: entry[0])]
 
 
 def known_programs(kind: str) -> list[tuple[str, str]]:
-    """Return the name and family of each program of a catalogue.
-
-    Args:
-        kind: "layout", "tile", "options" or "fusion".
+    """Return the name and family of each program of the catalogue.
 
     Raises:
         UsageError: There is no such kind.
     """
     _check("--kind", kind, tuple(SPACES))
-    programs = tile_catalogue().values() if kind == "tile" else catalogue()
-    return [(program.name, program.family) for program in programs]
+    return [(program.name, program.family) for program in catalogue()]
 
 
 def _check(option: str, value: str, known: tuple[str, ...]) -> None:

@@ -1,14 +1,14 @@
 """A program that rejects settings with wrong outputs."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.worker import Loaded, MeasurableProgram
+from autotune.measure.program import Loaded, MeasurableProgram
 from autotune.programs.compiled import raw, share_finite
 from common.errors import PipelineError
+from data.hlo.choices import Choices
 
 # Outputs may differ by rounding, by this share of the largest value of each output.
 TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
@@ -18,47 +18,27 @@ TOLERANCE |= {"float8_e5m2": 0.25, "float8_e4m3fn": 0.125}
 
 
 class SameOutputs:
-    """A program that rejects settings with wrong outputs.
+    """A program that rejects settings whose outputs differ from the default's."""
 
-    Args:
-        reference: Owner of the expected outputs for messages, and a function that returns them.
-            None means the default's outputs.
-    """
-
-    def __init__(
-        self, program: MeasurableProgram, reference: tuple[str, Callable[[], object]] | None = None
-    ) -> None:
-        self.describe, self.spell, self.describe_setting = (
-            program.describe,
-            program.spell,
-            program.describe_setting,
-        )
+    def __init__(self, program: MeasurableProgram) -> None:
+        self.describe, self.spell = program.describe, program.spell
+        self.describe_setting = program.describe_setting
         self._load = program.load
-        self._owner = reference[0] if reference else "the default's"
-        self._reference = reference[1] if reference else None
         self._expected: list[NDArray[Any]] | None = None
 
-    def load(self, setting: NDArray[np.int64]) -> Loaded:
-        """Compile for one setting and compare its outputs with the expected ones.
-
-        Args:
-            setting: Option of each knob, (g,).
-        """
+    def load(self, setting: Choices) -> Loaded:
+        """Compile for one setting (g,) and compare its outputs with the default's."""
         loaded = self._load(setting)
-        if self._expected is None and self._reference:
-            self._expected = _flat(self._reference())
-        elif self._expected is None:
+        if self._expected is None:
             default = self._load(np.zeros_like(setting)) if setting.any() else loaded
-            first = _flat(default.run())
-            if not share_finite(first):
+            expected = _flat(default.run())
+            if not share_finite(expected):
                 fault = "no number of the outputs is finite, so nothing can be compared"
                 raise PipelineError(f"{fault}; expected other arguments (--arguments of a file)")
-            self._expected = first
-        outputs = _flat(loaded.run())
-        is_itself = not (self._reference or setting.any())
-        owner = "its own of another call" if is_itself else self._owner
-        for number, (output, expected) in enumerate(zip(outputs, self._expected, strict=True)):
-            _check_same(f"output {number} differs from {owner}", output, expected)
+            self._expected = expected
+        owner = "the default's" if setting.any() else "its own of another call"
+        for number, pair in enumerate(zip(_flat(loaded.run()), self._expected, strict=True)):
+            _check_same(f"output {number} differs from {owner}", *pair)
         return loaded
 
 

@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autotune.measure.worker import Description
+from autotune.measure.program import WHOLE_PROGRAM, Description
 from common.settings import FrozenConfig
 from data.graphs.graph import N_NODE_FEATURES
 from data.graphs.node_columns import MINOR_TO_MAJOR
@@ -37,8 +37,6 @@ from models.layout.inputs import SparseAggregation
 from models.layout.network import N_OPCODES
 from models.training.device import OnDevice
 
-# The node of a knob of the whole program.
-WHOLE_PROGRAM = -1
 # Knobs of the whole program in one space.
 MAX_PROGRAM_KNOBS = 64
 # The logit of an option that a node lacks. It is finite, so that gradients are finite.
@@ -46,7 +44,7 @@ NO_OPTION = -1e9
 
 
 @dataclass(frozen=True)
-class Task(OnDevice):
+class DecisionTask(OnDevice):
     """The decisions of one space.
 
     Attributes:
@@ -73,27 +71,25 @@ class DecisionGraph(OnDevice):
     node_feat: Tensor
     opcode: Tensor
     neighbours: SparseAggregation
-    tasks: tuple[Task, ...]
+    tasks: tuple[DecisionTask, ...]
     n_knobs: int
 
 
 def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
     """Return the graph of a program. Each space is a task."""
-    arrays, of_knobs = description.arrays, description.nodes
-    assert of_knobs is not None
+    arrays = description.arrays
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
     scaled = scaler(arrays["node_feat"])
     scaled[:, MINOR_TO_MAJOR] = 0
-    opcodes, tasks, start, n_nodes = [opcode], [], 0, len(opcode)
-    for space, n_knobs in description.spaces.items():
-        knobs = slice(start, start + n_knobs)
-        nodes = of_knobs[knobs].copy()
+    opcodes, tasks, n_nodes = [opcode], [], len(opcode)
+    for space, place in description.slices.items():
+        n_options, _, nodes = description.knobs[space]
         of_program = np.flatnonzero(nodes == WHOLE_PROGRAM)
+        nodes = nodes.copy()
         nodes[of_program] = n_nodes + np.arange(len(of_program))
         opcodes.append(N_OPCODES + np.arange(len(of_program)))
-        tensors = torch.from_numpy(nodes), torch.from_numpy(description.n_options[knobs])
-        tasks.append(Task(space, knobs, *tensors))
-        start, n_nodes = start + n_knobs, n_nodes + len(of_program)
+        tasks.append(DecisionTask(space, place, *map(torch.from_numpy, (nodes, n_options))))
+        n_nodes += len(of_program)
     none = np.zeros((n_nodes - len(opcode), N_NODE_FEATURES), np.float32)
     edges = torch.from_numpy(edge_index.reshape(-1, 2))
     return DecisionGraph(
@@ -102,7 +98,7 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
         opcode=torch.from_numpy(np.concatenate(opcodes)),
         neighbours=SparseAggregation(edges, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
         tasks=tuple(tasks),
-        n_knobs=start,
+        n_knobs=len(description.n_options),
     )
 
 
@@ -124,7 +120,7 @@ class PolicyConfig(FrozenConfig):
 
 
 # Maps a task and the log-probabilities (b or 1, d, a) of its options to settings (b, d) int64.
-Choose = Callable[[Task, Tensor], Tensor]
+Choose = Callable[[DecisionTask, Tensor], Tensor]
 
 
 class PolicyOutput(NamedTuple):
@@ -198,12 +194,11 @@ class GraphEmbedding(nn.Module):
         x = (self.opcode(graph.opcode) + self.features(graph.node_feat))[:, None]
         return pass_messages(self.blocks, x, graph)
 
-    def add_decisions(self, x: Tensor, task: Task, settings: Tensor) -> Tensor:
+    def add_decisions(self, x: Tensor, task: DecisionTask, settings: Tensor) -> Tensor:
         """Add the decisions of a task to its nodes.
 
         Args:
             x: Nodes (n, b or 1, h).
-            task: The task.
             settings: Options of its nodes, (b, d).
 
         Returns:
@@ -289,7 +284,7 @@ class Policy(nn.Module):
 def sample_settings(n_settings: int, generator: torch.Generator) -> Choose:
     """Return a function that draws settings from the policy."""
 
-    def choose(task: Task, log_probs: Tensor) -> Tensor:
+    def choose(task: DecisionTask, log_probs: Tensor) -> Tensor:
         every = log_probs.expand(n_settings, -1, -1)
         # The Gumbel-max trick.
         noise = torch.empty_like(every).exponential_(generator=generator)
@@ -298,7 +293,7 @@ def sample_settings(n_settings: int, generator: torch.Generator) -> Choose:
     return choose
 
 
-def likeliest_setting(task: Task, log_probs: Tensor) -> Tensor:
+def likeliest_setting(task: DecisionTask, log_probs: Tensor) -> Tensor:
     """Choose the likeliest option of each node.
 
     Args:

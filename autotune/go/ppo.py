@@ -30,6 +30,7 @@ from autotune.go.network import (
 )
 from autotune.measure.search import Search
 from common.settings import FrozenConfig
+from data.hlo.choices import Choices
 from models.config.networks import Positive, PositiveFloat, Weight
 
 # A failed setting counts as 100 times slower than the default: its reward is GO's, -10.
@@ -39,7 +40,6 @@ REWARD_DECAY = 0.7
 # A search ends after this number of batches without a new setting.
 MAX_IDLE_STEPS = 10
 
-Choices = NDArray[np.int64]
 # Returns runtimes of settings (b, g) over the baseline's, (b,) float64. A failed setting has inf.
 Reward = Callable[[DecisionGraph, Choices], NDArray[np.float64]]
 
@@ -133,7 +133,7 @@ class PpoTrainer:
             self._optimizer.step()
 
 
-def train(
+def improve_policy(
     policy: Policy,
     graphs: Sequence[DecisionGraph],
     reward: Reward,

@@ -23,10 +23,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from autotune.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph
-from autotune.go.ppo import PRE_TRAINING, train
+from autotune.go.ppo import PRE_TRAINING, improve_policy
+from autotune.measure.program import Description
 from autotune.measure.search import Visitor, open_journal
-from autotune.measure.worker import Description, Session
-from autotune.spaces import open_decided
+from autotune.measure.worker import Session
+from autotune.spaces import open_program
 from common.errors import PipelineError
 from common.files import write_bytes
 from common.progress import log
@@ -71,7 +72,7 @@ def measure_options(program: str, out: Path) -> OptionTable:
     settings = np.concatenate([ALL_SETTINGS[:1], ALL_SETTINGS])
     rng = generator(0, "options", program)
     rounds_ns = np.empty((N_ROUNDS, len(settings)))
-    with Session(partial(open_decided, program, ("options",), None), timeout_s=60) as session:
+    with Session(partial(open_program, program, ("options",)), timeout_s=60) as session:
         description = session.describe()
         header = {"program": program, "stage": "options", **description.facts}
         journal = open_journal(out / f"{program}-options.jsonl", header)
@@ -100,7 +101,7 @@ def train_policy(
         rows = np.ravel_multi_index(tuple(settings.T), N_OPTIONS.tolist())
         return tables[graph.name].ratios[rows]
 
-    train(policy, graphs, reward, PRE_TRAINING, seed=seed)
+    improve_policy(policy, graphs, reward, PRE_TRAINING, seed=seed)
     return policy
 
 

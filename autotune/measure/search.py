@@ -119,16 +119,9 @@ def _child(space: Space, one: Choices, two: Choices, rng: np.random.Generator) -
     return space.redraw(crossed, share, rng)
 
 
-def exhaustive_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Yield the default and other settings of the only knob, all distinct."""
-    others = 1 + rng.permutation(int(space.n_options[0]) - 1)[: n_configs - 1]
-    yield np.concatenate([[0], others])[:, None]
-
-
 SEARCHES: dict[str, Callable[[Space, int, np.random.Generator], Search]] = {
     "random": random_search,
     "default": genetic_search,
-    "tiles": exhaustive_search,
 }
 
 

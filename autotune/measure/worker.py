@@ -14,19 +14,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.measure.program import Decisions, Description, Loaded, OpenProgram
 from autotune.measure.timing import (
     CPU,
     WALL,
@@ -38,7 +38,8 @@ from autotune.measure.timing import (
 )
 from common.errors import PipelineError, UsageError
 from common.progress import log, seconds_left
-from data.hlo.parse import HOW_TO_INSTALL
+from data.hlo.choices import Choices
+from data.hlo.formats import HOW_TO_INSTALL
 
 DEVICES = ("cpu", "gpu", "tpu")
 # Compiled programs in memory. Each takes a few MB.
@@ -57,82 +58,6 @@ PROC_STAT = Path("/proc/stat")
 log_once = cache(log.info)
 
 
-@dataclass(frozen=True)
-class Description:
-    """The parts of a program that no setting changes; g knobs per setting.
-
-    Attributes:
-        n_options: Number of options of each knob, (g,). Option 0 is the compiler's own.
-        groups: Group of each knob, (g,). A search may give all knobs of a group the same option.
-        facts: Digest of the function, the device and versions, for the manifest.
-        nodes: Node of each knob, (g,). -1 means the whole program.
-        usual: Setting that names the usual layouts, (g,). None without layouts.
-        names: Names of the n instructions. Empty for a kernel.
-    """
-
-    n_options: NDArray[np.int64]
-    groups: NDArray[np.int64]
-    arrays: Mapping[str, NDArray[Any]]
-    facts: Mapping[str, str]
-    spaces: Mapping[str, int] = field(default_factory=dict)
-    nodes: NDArray[np.int64] | None = None
-    usual: NDArray[np.int64] | None = None
-    names: tuple[str, ...] = ()
-
-
-class Decisions(NamedTuple):
-    """The decisions of a setting as JSON values, and its program.
-
-    The program is a `jax.export` artifact. None if the function itself with options is the program.
-    """
-
-    decisions: Mapping[str, Any]
-    program: bytes | None = None
-
-
-class Loaded(NamedTuple):
-    """A compiled setting: a call that runs it once, and a digest of its machine code."""
-
-    run: Callable[[], object]
-    code: str
-
-
-class MeasurableProgram(Protocol):
-    """Something that runs at different speeds for different settings; settings are (g,) int64."""
-
-    def describe(self) -> Description:
-        """Return the parts that do not depend on a setting."""
-
-    def spell(self, settings: NDArray[np.int64]) -> NDArray[Any]:
-        """Return config features as the npz file has them, (c, …).
-
-        Args:
-            settings: Options of the knobs, (c, g).
-        """
-
-    def load(self, setting: NDArray[np.int64]) -> Loaded:
-        """Compile for one setting.
-
-        Args:
-            setting: Option of each knob, (g,).
-
-        Raises:
-            Exception: The compiler rejects the setting.
-        """
-
-    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
-        """Return the decisions of one setting.
-
-        Args:
-            setting: Option of each knob, (g,).
-        """
-
-
-# Opens the program in the worker, so it must be picklable. It raises a PipelineError if there is no
-# such program or device.
-OpenProgram = Callable[[], MeasurableProgram]
-
-
 class _Server:
     clock: Clock
     on_all_cores: bool
@@ -147,13 +72,13 @@ class _Server:
         self.clock = WALL if self.on_all_cores else clock_for(description.facts["platform"])
         return description
 
-    def visit(self, setting: NDArray[np.int64]) -> Visit:
+    def visit(self, setting: Choices) -> Visit:
         run, code = self.load(setting.tobytes())
         stops = host_stops() if self.clock is CPU else None
         visit = time_visit(run, self.clock, stops=stops, is_median=self.on_all_cores)
         return visit._replace(code=code)
 
-    def code(self, setting: NDArray[np.int64]) -> str:
+    def code(self, setting: Choices) -> str:
         return self.load(setting.tobytes()).code
 
 
@@ -297,26 +222,17 @@ class Session(AbstractContextManager["Session"]):
         )
         return description
 
-    def spell(self, settings: NDArray[np.int64]) -> NDArray[Any]:
+    def spell(self, settings: Choices) -> NDArray[Any]:
+        """Return config features of settings (c, g) as the npz file has them, (c, …)."""
         return np.asarray(self._ask("spell", settings, OPEN_TIMEOUT_S, ProgramFailed))
 
-    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
-        """Return the decisions of one setting.
-
-        Args:
-            setting: Option of each knob, (g,).
-
-        Raises:
-            ProgramFailed: The program cannot be opened.
-        """
+    def describe_setting(self, setting: Choices) -> Decisions:
+        """Return the decisions of one setting (g,)."""
         decisions: Decisions = self._ask("describe_setting", setting, OPEN_TIMEOUT_S, ProgramFailed)
         return decisions
 
-    def code(self, setting: NDArray[np.int64]) -> str:
-        """Compile one setting and return the digest of its machine code.
-
-        Args:
-            setting: Option of each knob, (g,).
+    def code(self, setting: Choices) -> str:
+        """Compile one setting (g,) and return the digest of its machine code.
 
         Raises:
             ConfigFailed: The compiler rejected the setting, crashed or hung.
@@ -324,11 +240,8 @@ class Session(AbstractContextManager["Session"]):
         """
         return str(self._ask("code", setting, self._timeout_s, ConfigFailed))
 
-    def visit(self, setting: NDArray[np.int64]) -> Visit:
-        """Compile and time one setting.
-
-        Args:
-            setting: Option of each knob, (g,).
+    def visit(self, setting: Choices) -> Visit:
+        """Compile and time one setting (g,).
 
         Raises:
             ConfigFailed: The setting was rejected, crashed, or reached the time limit.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.worker import Decisions
+from autotune.measure.program import Decisions
 from common.metrics import CONFIDENCE, DRAWS, interval_of
 
 # The same code gains up to 2 % if it only is at another address.

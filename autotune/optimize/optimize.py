@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autotune.measure.program import Decisions
 from autotune.measure.search import SEARCH_ROUND, Visitor, run_search
 from autotune.measure.timing import MIN_RUNS, VISIT_BUDGET_NS
-from autotune.measure.worker import NOT_DONE, Decisions, opening_s
+from autotune.measure.worker import NOT_DONE, opening_s
 from autotune.optimize.candidate import (
     CONFIRM,
     MIN_GAIN,
@@ -42,7 +43,7 @@ from autotune.optimize.session import (
     Pick,
 )
 from autotune.optimize.strategies import SEARCH, search_for
-from autotune.spaces import TILES, undecided
+from autotune.spaces import why_without
 from common.errors import OutOfTime, PipelineError
 from common.files import alone_in
 from common.progress import log, out_of_time, seconds_left, time_limit
@@ -56,14 +57,30 @@ MAX_FINALISTS, MIN_VISITS = 4, 8
 MIN_VERIFY_ROUNDS = 8
 # Screened times closer than 5 % count as equal: one visit is noisier than that.
 EQUAL_TIME_RATIO = 1.05
-# Shares of the time; VERIFY_SHARE is of the time that is left then.
-SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.25
-# Screening gets this share even if confirming takes long.
-MIN_SCREEN_SHARE = 0.2
+# Shares of the time that is left. Screening gets its minimum even if confirming takes long.
+SCREEN_SHARE, MIN_SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.2, 0.25
 # Batches of processes in which a call confirms a candidate, on one thread and on all cores.
 MAX_BATCHES = 3
 # Characters of a progress line about a candidate.
 MAX_MESSAGE = 120
+
+
+class Budget(NamedTuple):
+    """Seconds for screening and for verifying. Confirming gets the rest."""
+
+    screen_s: float
+    verify_s: float
+
+
+def budget(needed_s: float = 0.0) -> Budget:
+    """Split the time that is left.
+
+    Args:
+        needed_s: Seconds that confirming needs. Screening leaves them if it can.
+    """
+    left_s = seconds_left()
+    screen_s = min(SCREEN_SHARE * left_s, left_s - needed_s)
+    return Budget(max(MIN_SCREEN_SHARE * left_s, screen_s), VERIFY_SHARE * left_s)
 
 
 class Screening(NamedTuple):
@@ -89,7 +106,6 @@ class OptimizeResult:
         facts: The device, versions and the function's digest.
         is_over: True if the search ended before its time did.
         default: The default over itself, next to the finalists.
-        default_description: The default's decisions, for example a kernel's first tile.
     """
 
     request: OptimizeRequest
@@ -149,25 +165,22 @@ def optimize(
     Args:
         out: Folder of the journals. The same call resumes, also with other `n_candidates`.
         minutes: Time limit. The search gets the time that verifying and confirming leave.
-        pick: Ranker of layouts or tiles. One of a run's models also guides the search.
+        pick: Ranker of layouts. It also guides the search.
 
     Raises:
         UsageError: `out` has the journals of another call, or no space has knobs.
         ProgramFailed: The program cannot be opened, or its default does not run.
     """
-    with time_limit(minutes), request.open_worker() as worker:
+    with time_limit(minutes), request.start_worker() as worker:
         start = time.monotonic()
         description = worker.describe(timeout_s=opening_s())
-        if not request.run and description.spaces and TILES not in description.spaces:
-            # The heuristic without training ranks only tiles.
-            pick = None
         session = OptimizeSession(request, out, pick, worker, description)
         # A confirming process opens the program, and compiles it up to twice more.
         n_processes = 1 + N_PROCESSES * (1 + session.needs_all_cores)
         needed_s = n_processes * 2 * (time.monotonic() - start)
-        if set(request.spaces) > set(session.spaces):
-            left_out = undecided(request.program, request.spaces, tuple(session.spaces))
-            log.info(f"{left_out}; continues with {', '.join(session.spaces)}")
+        if left_out := [space for space in request.spaces if space not in description.knobs]:
+            reason = why_without(request.program, left_out)
+            log.info(f"{reason}; continues with {', '.join(description.knobs)}")
         log.info(f"screen: up to {request.n_candidates} candidates")
         # This makes the folder, so it comes after the program was opened.
         with alone_in(out / JOURNALS):
@@ -181,7 +194,7 @@ def optimize(
                     break
             return OptimizeResult(
                 request,
-                tuple(session.spaces),
+                tuple(description.knobs),
                 description.facts,
                 session.with_measurements(screening.candidates, verified),
                 screening.n_drawn,
@@ -200,9 +213,7 @@ def screen(session: OptimizeSession, needed_s: float) -> Screening:
     # All ratios need the default, so it may take all the time that is left.
     with suppress(OutOfTime):
         visitor.visit(0, SEARCH_ROUND, np.array(session.default))
-    left_s = seconds_left()
-    share_s = max(MIN_SCREEN_SHARE * left_s, min(SCREEN_SHARE * left_s, left_s - needed_s))
-    with suppress(OutOfTime), time_limit(share_s / 60):
+    with suppress(OutOfTime), time_limit(budget(needed_s).screen_s / 60):
         search, sources = search_for(session)
         run_search(visitor, search)
         fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_REVISITED]
@@ -251,8 +262,7 @@ def verify(
     n = len(finalists)
     settings_text = f"{n} next to the default" if n else "only the default and itself"
     log.info(f"verify: {settings_text}, in a fresh process")
-    share_s = VERIFY_SHARE * seconds_left()
-    ran, times = session.measure(name, settings, (least, n_rounds), share_s)
+    ran, times = session.measure(name, settings, (least, n_rounds), budget().verify_s)
     if len(times) < (MIN_VERIFY_ROUNDS if len(ran) > 3 else MIN_ROUNDS):
         raise PipelineError(
             f"{session.request.program}: there was no time to verify anything; expected {least} "
@@ -333,7 +343,7 @@ def _distinct(
 
 def _n_affordable(default_ns: float) -> int:
     visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
-    n_visits = VERIFY_SHARE * seconds_left() / visit_s
+    n_visits = budget().verify_s / visit_s
     return int(np.clip(n_visits / MIN_VISITS - 2, 1, MAX_FINALISTS))
 
 

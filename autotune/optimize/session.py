@@ -7,7 +7,6 @@ knobs, r rounds.
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.collect import program_digest
+from autotune.measure.program import Decisions, Description, MeasurableProgram
 from autotune.measure.search import Journal, Visitor, open_journal, run_rounds
-from autotune.measure.worker import ConfigFailed, Decisions, Description, MeasurableProgram, Session
+from autotune.measure.worker import ConfigFailed, Session
 from autotune.optimize.candidate import (
     CONFIRM,
     FAILED_RATIO,
@@ -30,9 +30,7 @@ from autotune.optimize.candidate import (
     pool_processes,
 )
 from autotune.programs.catalogue import NO_INPUTS, ProgramInputs
-from autotune.programs.catalogue import catalogue as programs
-from autotune.spaces import SPACES, TILES, open_decided
-from autotune.tiles.catalogue import catalogue as kernels
+from autotune.spaces import SPACES, open_program
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.machine import granted
 from common.progress import out_of_time, seconds_left, time_limit
@@ -42,13 +40,9 @@ from data.hlo.choices import Choices
 JOURNALS = "journal"
 # A process with fewer rounds is ignored.
 MIN_ROUNDS = 2
-# The spaces that models rank.
-RANKED = ("layouts", TILES)
 SEARCHES = ("portfolio", "random", "genetic", "ranker", "go")
-# The source of tiles from the heuristic without training.
-FEWEST_STEPS = "fewest steps"
 
-# Returns positions (c,) of the config features of a program, sorted by score.
+# Returns positions (c,) of the layouts (c, k, 18) of a program, sorted by score.
 Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
 
 
@@ -57,17 +51,14 @@ class OptimizeRequest:
     """The program and the options of `optimize`.
 
     Attributes:
-        program: module:function, FILE, FILE#MODULE, a program of the catalogue, or for "tiles" a
-            kernel.
-        spaces: Names in SPACES, or "tiles" for a kernel.
+        program: module:function, FILE, FILE#MODULE or a program of the catalogue.
+        spaces: Names in SPACES.
         n_candidates: Maximum number of screened candidates, the default included.
         n_rounds: Rounds in which a pass compares the best candidate with the default. Finalists
             get 3/8 of them.
         timeout_s: Time after which a candidate counts as failed.
         device: "cpu", "gpu", "tpu", or None for JAX's setting.
-        run: Folder of the run whose models propose candidates.
-        open_decided: Function that opens the program in the worker from the name, the spaces, the
-            device and the inputs.
+        run: Folder of the run whose models propose layouts.
     """
 
     program: str
@@ -80,7 +71,6 @@ class OptimizeRequest:
     run: str | None = None
     search: str = "portfolio"
     inputs: ProgramInputs = NO_INPUTS
-    open_decided: Callable[..., MeasurableProgram] = open_decided
 
     def __post_init__(self) -> None:
         """Check names and their combination.
@@ -88,37 +78,32 @@ class OptimizeRequest:
         Raises:
             UsageError: A name is unknown, or options do not fit together.
         """
-        known = (*SPACES, TILES)
         for space in self.spaces:
-            if space not in known:
-                raise UsageError(f"--space {space}: no such space; known: {', '.join(known)}")
+            if space not in SPACES:
+                raise UsageError(f"--space {space}: no such space; known: {', '.join(SPACES)}")
         if self.search not in SEARCHES:
             searches = ", ".join(SEARCHES)
             raise UsageError(f"--search {self.search}: no such search; known: {searches}")
-        if self.run and not set(RANKED) & set(self.spaces):
-            reason = f"models rank only {' and '.join(RANKED)}, not {', '.join(self.spaces)}"
-            raise UsageError(f"--run {self.run}: {reason}; expected --space with one of these")
+        spaces = ",".join(self.spaces)
+        if self.run and "layouts" not in self.spaces:
+            reason = f"models rank only layouts, not {spaces}"
+            raise UsageError(f"--run {self.run}: {reason}; expected --space layouts")
         if self.run and self.search not in ("portfolio", "ranker"):
             raise UsageError(f"--run {self.run}: --search {self.search} uses no models; leave out")
         if self.search == "ranker" and not self.run:
             raise UsageError("--search ranker: expected --run RUN, whose models rank candidates")
         if self.search == "go" and self.spaces != ("options",):
-            spaces = ",".join(self.spaces)
-            raise UsageError(
-                f"--search go: decides options, not {spaces}; expected --space options"
-            )
-        if self.spaces == (TILES,) and ":" not in self.program:
-            names = {*kernels(), *(source.name for source in programs())}
-            if self.program not in names:
-                reason = "no such kernel; `collect --list --kind tile` names all"
-                raise UsageError(f"--program {self.program}: {reason}")
+            fault = f"decides options, not {spaces}"
+            raise UsageError(f"--search go: {fault}; expected --space options")
 
-    def open_worker(self, *, on_all_cores: bool = False) -> Session:
-        """Return a session that opens the program in a fresh process."""
-        opener = partial(self.open_decided, self.program, self.spaces, self.device, self.inputs)
-        return Session(
-            opener, timeout_s=self.timeout_s, label=self.program, on_all_cores=on_all_cores
-        )
+    def open(self) -> MeasurableProgram:
+        """Open the program. A worker calls this in its process."""
+        return open_program(self.program, self.spaces, self.device, self.inputs)
+
+    def start_worker(self, *, on_all_cores: bool = False) -> Session:
+        """Return a worker process for the program."""
+        how: dict[str, Any] = {"label": self.program, "on_all_cores": on_all_cores}
+        return Session(self.open, timeout_s=self.timeout_s, **how)
 
 
 @dataclass(frozen=True)
@@ -139,11 +124,6 @@ class OptimizeSession:
     _codes: dict[Setting, str] = field(default_factory=dict)
 
     @property
-    def spaces(self) -> dict[str, int]:
-        """Return the number of knobs of each space."""
-        return dict(self.description.spaces or {TILES: len(self.description.n_options)})
-
-    @property
     def default(self) -> Setting:
         return (0,) * len(self.description.n_options)
 
@@ -158,7 +138,7 @@ class OptimizeSession:
             "program": request.program,
             "spaces": list(request.spaces),
             "seed": request.seed,
-            "run": request.run or (FEWEST_STEPS if self.pick else None),
+            "run": request.run,
             "search": request.search,
             **self.description.facts,
             "program_digest": program_digest(self.description),
@@ -205,7 +185,7 @@ class OptimizeSession:
         if self.description.facts["platform"] != "cpu":
             # Only one process can use an accelerator.
             self.worker.stop()
-        with request.open_worker(on_all_cores=name.startswith(ON_ALL_CORES)) as fresh:
+        with request.start_worker(on_all_cores=name.startswith(ON_ALL_CORES)) as fresh:
             visitor = Visitor(fresh, journal, label=label, total=len(settings) * n_rounds[1])
             rng = generator(request.seed, name, request.program)
             with suppress(OutOfTime):

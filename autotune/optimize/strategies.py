@@ -14,15 +14,32 @@ from collections.abc import Iterator
 import numpy as np
 
 from autotune.measure.search import Guide, Search, genetic_search
-from autotune.optimize.session import FEWEST_STEPS, RANKED, OptimizeSession
-from autotune.spaces import TILES, menu
+from autotune.optimize.session import OptimizeSession
 from common.reproducibility import generator
 from data.hlo.choices import Choices, Space, draw_choices
+from data.hlo.compiler_options import GENES
 
 # The source of candidates that a search draws or breeds.
 SEARCH = "search"
 # Number of layouts that a ranker ranks, and number of proposals among them.
 N_RANKED, N_PICKS = 1_000, 15
+# The first compiler options, by knob and value. The order follows the gains on other programs.
+COMBINED = (
+    {"library": 1, "vector width": 1},
+    {"vector width": 1, "LLVM": 1},
+    {"library": 1, "vector width": 1, "LLVM": 1, "fusion emitters": 1},
+    {"library": 1, "LLVM": 1},
+)
+
+
+def menu() -> Choices:
+    """Return the first compiler options of a search: `COMBINED`, then each knob alone, (m, g)."""
+    single = [
+        {knob: value} for knob, values in GENES.items() for value in range(1, len(values) + 1)
+    ]
+    return np.array(
+        [[setting.get(knob, 0) for knob in GENES] for setting in (*COMBINED, *single)], np.int64
+    )
 
 
 def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
@@ -32,8 +49,7 @@ def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
         The search, and the sources of its first settings. All later settings have the source
         `SEARCH`. Both are the same for any number of candidates, so a call with more resumes.
     """
-    request, description = session.request, session.description
-    space = Space(description.n_options, description.groups)
+    request, space = session.request, session.description.space
     rng = generator(request.seed, "optimize", request.program)
     n_candidates, name = request.n_candidates, request.search
     if name == "random":
@@ -41,39 +57,34 @@ def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
     if name == "go":
         return _go_search(session), ["default"]
     guide = None
-    if session.pick and set(RANKED) & set(session.spaces):
+    if session.pick and "layouts" in session.description.knobs:
         guide = lambda settings: _ranked(session, settings)  # noqa: E731
     proposals = [] if name == "genetic" else [*_proposals(session, guide)]
     first = np.array([session.default, *(setting for _, setting in proposals)])
-    # A heuristic without training proposes tiles, and does not guide the search.
-    search = genetic_search(
-        space, n_candidates, rng, first=first[:n_candidates], guide=guide if request.run else None
-    )
+    search = genetic_search(space, n_candidates, rng, first=first[:n_candidates], guide=guide)
     return search, ["default", *(source for source, _ in proposals)]
 
 
 def _proposals(session: OptimizeSession, guide: Guide | None) -> Iterator[tuple[str, Choices]]:
     """Yield the source and the setting (g,) of each candidate before the search."""
-    request, description, spaces = session.request, session.description, session.spaces
-    ends = np.cumsum([*spaces.values()])
-    knobs = {name: slice(end - spaces[name], end) for name, end in zip(spaces, ends, strict=True)}
-    default = np.array(session.default)
+    request, description = session.request, session.description
+    places = description.slices
     if request.search == "portfolio":
-        for options in menu() if "options" in knobs else ():
-            setting = default.copy()
-            setting[knobs["options"]] = options
+        for options in menu() if "options" in places else ():
+            setting = np.array(session.default)
+            setting[places["options"]] = options
             yield "menu", setting
         if description.usual is not None and description.usual.any():
             yield "menu", description.usual
     if guide:
-        part = knobs["layouts" if "layouts" in knobs else TILES]
-        space = Space(description.n_options[part], description.groups[part])
-        choices = draw_choices(space, N_RANKED, generator(request.seed, "drawn", request.program))
-        settings = np.zeros((len(choices), len(default)), np.int64)
-        settings[:, part] = choices
+        n_options, groups, _ = description.knobs["layouts"]
+        rng = generator(request.seed, "drawn", request.program)
+        choices = draw_choices(Space(n_options, groups), N_RANKED, rng)
+        settings = np.zeros((len(choices), len(session.default)), np.int64)
+        settings[:, places["layouts"]] = choices
         best = [setting for setting in settings[guide(settings)] if setting.any()]
         for setting in best[:N_PICKS]:
-            yield "ranker" if request.run else FEWEST_STEPS, setting
+            yield "ranker", setting
 
 
 def _ranked(session: OptimizeSession, settings: Choices) -> Choices:

@@ -15,7 +15,6 @@ from autotune.optimize.optimize import OptimizeResult
 from autotune.optimize.strategies import SEARCH
 from autotune.programs.catalogue import is_file
 from autotune.same_outputs import TOLERANCE
-from autotune.spaces import TILES
 from common.files import write_bytes, write_text
 from common.pages import render_page
 
@@ -103,14 +102,11 @@ def apply_text(result: OptimizeResult, best: Candidate) -> str:
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
         **{"program": program, "module": module, "name": name, "title": f"{program}: {gain}"},
-        is_kernel=result.spaces == (TILES,),
         is_file=is_of_file,
-        tile=description.decisions.get("tile"),
         has_program=bool(description.program),
         program_file=PROGRAM,
         static=static,
         static_keyword=f"static_argnums={static}, " if static else "",
-        uncompared=uncompared_text(result),
         options=pformat(description.decisions.get("options", {})),
         flags=xla_flags(best),
         arguments=shorten(result.facts.get("arguments", "?"), MAX_SHAPES, placeholder=" …"),
@@ -122,16 +118,6 @@ def xla_flags(candidate: Candidate) -> str:
     options = candidate.description.decisions.get("options", {})
     texts = {name: str(v).lower() if isinstance(v, bool) else v for name, v in options.items()}
     return " ".join(f"--{name}={text}" for name, text in texts.items())
-
-
-def uncompared_text(result: OptimizeResult) -> str:
-    """Return a note about the comparison of a kernel's tiles. "" for other programs.
-
-    Args:
-        result: Result of `optimize`.
-    """
-    note = "only tiles; jax.jit(kernel.whole), without a loop, may be faster: time it too"
-    return note if result.spaces == (TILES,) else ""
 
 
 def all_cores_text(candidate: Candidate) -> str:

@@ -31,7 +31,6 @@ Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
 # Characters of a list of the names in a module.
 MAX_TOLD = 200
 TABLE = Path(__file__).with_name("programs.tsv")
-KERNELS = "a TileKernel is of --space tiles, in collect of --kind tile"
 
 
 @dataclass(frozen=True)
@@ -149,9 +148,7 @@ def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
     """
     function = named_object(name)
     if not callable(function):
-        raise UsageError(
-            f"--program {name}: is a {type(function).__name__}; expected a function; {KERNELS}"
-        )
+        raise UsageError(f"--program {name}: is a {type(function).__name__}; expected a function")
     module_name, function_name = name.split(":", 1)
     module = sys.modules[module_name]
     beside = (f"{function_name}_arguments", "example_arguments")
@@ -160,7 +157,7 @@ def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
     if not callable(arguments):
         raise PipelineError(
             f"--program {name}: {module_name} has no {beside[0]}() nor {beside[1]}(); "
-            f"expected one that returns the tuple of example arguments; {KERNELS}"
+            f"expected one that returns the tuple of example arguments"
         )
     source = getattr(module, "SOURCE", "xla")
     if source not in get_args(Source):

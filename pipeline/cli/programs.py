@@ -1,7 +1,5 @@
 """The commands that measure programs on this machine: collect, optimize."""
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +37,7 @@ def collect(
         typer.Option(help="Name in --list, package.module:function, or FILE[#MODULE]."),
     ] = None,
     kind: Annotated[
-        str, typer.Option(help="Decisions to vary: layout, tile, options or fusion.")
+        str, typer.Option(help="Decisions to vary: layout, options or fusion.")
     ] = "layout",
     plan: Annotated[
         str | None, typer.Option(help="Measure a plan instead of a program: sample.")
@@ -47,9 +45,7 @@ def collect(
     configs: Annotated[int, typer.Option(min=2, help="Number of configs per graph.")] = 100,
     search: Annotated[
         str,
-        typer.Option(
-            help="Search of configs: random, or default (genetic). For tiles, all configs."
-        ),
+        typer.Option(help="Search of configs: random, or default (genetic)."),
     ] = "random",
     split: Annotated[
         str, typer.Option(help="Split for the graph. In test, runtimes are withheld.")
@@ -77,7 +73,7 @@ def collect(
 
     It writes files in the format of the dataset.
 
-    Example: fast-or-slow collect --kind tile --program softmax_h8_q128_s128 --out data/raw/mine
+    Example: fast-or-slow collect --kind layout --program mlp_b16 --out data/raw/mine
     """
     from autotune.collect import collect_jobs
     from autotune.job import MeasurementSettings, known_programs, make_job, sample_jobs
@@ -131,10 +127,10 @@ def optimize(
     out: Annotated[Path, typer.Option(help="Output folder. The same command resumes.")],
     minutes: Annotated[float, typer.Option(min=0.1, help="Time limit in minutes.")] = 10.0,
     space: Annotated[
-        str, typer.Option(help="Decisions to search: options,layouts,fusion, or tiles of a kernel.")
+        str, typer.Option(help="Decisions to search: options,layouts,fusion.")
     ] = "options",
     run: Annotated[
-        Path | None, typer.Option(help="Run folder whose models propose layouts or tiles.")
+        Path | None, typer.Option(help="Run folder whose models propose layouts.")
     ] = None,
     search: Annotated[
         str, typer.Option(help="Search: portfolio, random, genetic, ranker (with --run) or go.")
@@ -162,7 +158,6 @@ def optimize(
     from autotune.optimize.optimize import optimize as choose
     from autotune.optimize.session import OptimizeRequest
     from autotune.programs.catalogue import ProgramInputs
-    from autotune.spaces import TILES
 
     spaces = tuple(dict.fromkeys(space.split(",")))
     request = OptimizeRequest(
@@ -177,10 +172,10 @@ def optimize(
         inputs=ProgramInputs(tuple(static or ()), arguments, seed or 0),
     )
     pick = None
-    if run is not None or (TILES in spaces and search == "portfolio"):
-        from autotune.optimize.ranker import pick_by, pick_tiles
+    if run is not None:
+        from autotune.optimize.ranker import pick_by
 
-        pick = pick_by(run, request) if run else partial(pick_tiles, request)
+        pick = pick_by(run, request)
     result = choose(request, out, minutes=minutes, pick=pick)
     content = write.write_result(result, out)
     if json:
@@ -235,4 +230,8 @@ def _tried_text(result: "OptimizeResult") -> str:
 
     reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
-    return f"{tried_text(result)}{failed}"
+    show(f"tried       {write.tried_text(result)}{failed}")
+    if result.is_faster:
+        show(f"use         {out / write.APPLY}")
+        if content["decisions"].keys() == {"options"}:
+            show(f'or          XLA_FLAGS="{content["xla_flags"]}"')

@@ -1,4 +1,7 @@
-"""Subjects whose runtimes are known, and which may crash, hang or refuse; no jax."""
+"""Programs with known runtimes, which may crash, hang or refuse; no jax.
+
+A worker imports this module to open them, so it imports little.
+"""
 
 import os
 import time
@@ -8,55 +11,69 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.job import Job
-from autotune.measure.worker import Decisions, Description, Loaded
+from autotune.measure.program import WHOLE_PROGRAM, Decisions, Description, Knobs, Loaded
 from common.errors import PipelineError
-from data.tree import collection_named
 
 STEP_NS = 60_000
 HANG_S = 60.0
+# The later options of a reversed program are faster, so its default is slow.
+DEFAULT_STEPS = 17
 
 
 @dataclass(frozen=True)
 class SpinSource:
-    """Two knobs of four options: option (a, b) spins for 0.06 ms · (1 + 4 a + b)."""
+    """Two knobs of four options: option (a, b) spins for 0.06 ms · (1 + 4 a + b).
 
-    crashes: int = -1  # the option of the first knob that does so
+    Attributes:
+        crashes: Option of the first knob that does so, like `hangs` and `refuses`.
+        is_reversed: The default is the slowest setting.
+        is_flat: Every setting takes the same time.
+        is_broken: The program cannot be opened.
+        kind: "layout" or "tile", the arrays that it has.
+        function: Digest of the lowered function. None if each process has another one.
+    """
+
+    crashes: int = -1
     hangs: int = -1
     refuses: int = -1
-    flat: bool = False  # every option takes the same time
-    alike: bool = False  # odd options of the first knob are one module, and even ones another
-    broken: bool = False  # the subject cannot be opened
-    collection_kind: str = "layout"  # or "tile": whose arrays it has
+    is_reversed: bool = False
+    is_flat: bool = False
+    is_broken: bool = False
+    kind: str = "layout"
     n_nodes: int = 3
-    function: str = "digest"  # of what is lowered
+    space: str = "layouts"
+    usual: tuple[int, int] | None = None
+    function: str | None = "digest"
 
-    def __call__(self) -> "SpinSubject":
-        if self.broken:
+    def __call__(self) -> "SpinProgram":
+        if self.is_broken:
             raise PipelineError("no such device")
-        return SpinSubject(self)
+        return SpinProgram(self)
 
 
-class SpinSubject:
+class SpinProgram:
     def __init__(self, source: SpinSource) -> None:
         self._source = source
 
     def describe(self) -> Description:
+        source = self._source
         arrays: dict[str, NDArray[Any]] = {
-            "node_feat": np.zeros((self._source.n_nodes, 140), np.float32),
-            "node_opcode": np.array([*[63] * (self._source.n_nodes - 1), 34], np.uint8),
+            "node_feat": np.zeros((source.n_nodes, 140), np.float32),
+            "node_opcode": np.array([*[63] * (source.n_nodes - 1), 34], np.uint8),
             "edge_index": np.array([[2, 0], [2, 1]], np.int64),
         }
-        if self._source.collection_kind == "layout":
+        if source.kind == "layout":
             arrays["node_config_ids"] = np.array([1, 2], np.int64)
-            arrays["node_splits"] = np.array([[0, self._source.n_nodes]], np.int64)
+            arrays["node_splits"] = np.array([[0, source.n_nodes]], np.int64)
         facts = {"platform": "cpu", "jax": "none", "device": "fake"}
-        facts["function"] = self._source.function
-        names = tuple(f"step.{node}" for node in range(self._source.n_nodes))
-        return Description(np.array([4, 4]), np.array([0, 1]), arrays, facts, names=names)
+        facts["function"] = source.function or str(os.getpid())
+        knobs = Knobs(np.array([4, 4]), np.array([0, 1]), np.full(2, WHOLE_PROGRAM))
+        usual = np.array(source.usual) if source.usual else None
+        names = tuple(f"step.{node}" for node in range(source.n_nodes))
+        return Description({source.space: knobs}, arrays, facts, usual, names)
 
     def spell(self, settings: NDArray[np.int64]) -> NDArray[Any]:
-        if self._source.collection_kind == "tile":
+        if self._source.kind == "tile":
             return np.repeat(settings[:, :1], 24, axis=1).astype(np.float32)
         configs = np.full((*settings.shape, 18), -1, np.int8)
         configs[:, :, 6] = settings - 1  # the first dimension of the input's order
@@ -76,27 +93,14 @@ class SpinSubject:
 
     def steps(self, setting: NDArray[np.int64]) -> int:
         first, second = setting.tolist()
-        if self._source.alike:
-            return 1 + first % 2
-        return 1 if self._source.flat else 1 + 4 * first + second
+        n_more = 0 if self._source.is_flat else 4 * first + second
+        return DEFAULT_STEPS - n_more if self._source.is_reversed else 1 + n_more
 
     def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
-        return Decisions({})
+        return Decisions({"options": {"first": int(setting[0])}}) if setting[0] else Decisions({})
 
 
 def spin(ns: int) -> None:
     end = time.process_time_ns() + ns
     while time.process_time_ns() < end:
         sum(range(50))  # asking the clock all the time is work of the system's
-
-
-def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
-    given: dict[str, Any] = {
-        "program": "spin_b8",
-        "family": "spin",
-        "collection": collection_named("layout:xla:random"),
-        "decides": "layout",
-        "n_configs": 10,
-        "timeout_s": 20.0,
-    }
-    return Job(open_measurable=source or SpinSource(), **(given | changes))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from autotune.measure import worker as worker_module
-from autotune.measure.search import exhaustive_search, genetic_search, random_search
+from autotune.measure.search import genetic_search, random_search
 from autotune.measure.timing import (
     MAX_RUNS,
     MIN_RUNS,
@@ -297,15 +297,6 @@ def test_a_guide_picks_the_children_that_are_measured() -> None:
     # A search with a larger budget begins with the same settings.
     longer = evolve(60, distance_ns, guide=by_guess)
     assert np.array_equal(longer[:49], guided[0])
-
-
-def test_exhaustive_search_is_distinct_and_starts_at_the_default() -> None:
-    space = Space(np.array([30]), np.zeros(1, np.int64))
-    some, everything = (
-        next(exhaustive_search(space, n, np.random.default_rng(0))) for n in (12, 500)
-    )
-    assert some.shape == (12, 1) and some[0] == 0 and len(np.unique(some)) == 12
-    assert sorted(everything[:, 0]) == list(range(30))
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,14 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.collect import program_digest
-from autotune.measure.worker import Decisions, Description, Loaded, Session
+from autotune.edits import edited_module, fusible
+from autotune.measure.program import Decisions, Description, Knobs, Loaded
+from autotune.measure.worker import Session
+from autotune.optimize.strategies import menu
 from autotune.programs.catalogue import ProgramSource, catalogue
 from autotune.programs.files import load_program
 from autotune.same_outputs import SameOutputs
-from autotune.spaces import DecidedProgram, edited_module, fusible, menu, open_program
+from autotune.spaces import DecidedProgram, open_program
 from common.errors import PipelineError, UsageError
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 from data.hlo import parse
@@ -46,32 +49,23 @@ def program() -> DecidedProgram:
 def choice_of(program: DecidedProgram, **knobs: object) -> NDArray[np.int64]:
     """A setting with some knobs of a space set, by name: an array, or 1 for all."""
     description = program.describe()
-    parts = [
-        np.broadcast_to(np.asarray(knobs.get(space, 0), np.int64), n_knobs)
-        for space, n_knobs in description.spaces.items()
-    ]
-    return np.concatenate(parts)
-
-
-def split_by_space(program: DecidedProgram, values: NDArray[np.int64] | None) -> list[list[int]]:
-    assert values is not None
-    ends = np.cumsum([*program.describe().spaces.values()])
-    return [part.tolist() for part in np.split(values, ends[:-1])]
+    setting = np.zeros(len(description.n_options), np.int64)
+    for space, value in knobs.items():
+        setting[description.slices[space]] = value
+    return setting
 
 
 def test_every_space_has_its_knobs(program: DecidedProgram) -> None:
-    description, own = program.describe(), fusible(program.message)
-    assert list(description.spaces) == ["options", "layouts", "fusion"]
-    assert sum(description.spaces.values()) == len(description.n_options)
-    assert description.spaces["fusion"] == len(own) > 5
+    description, able = program.describe(), fusible(program.message)
+    assert list(description.knobs) == ["options", "layouts", "fusion"]
+    assert [*description.slices.values()][-1].stop == len(description.n_options)
+    assert len(description.knobs["fusion"].nodes) == len(able) > 5
     assert (description.n_options >= 1).all()
-    of_options, of_layouts, of_fusion = map(set, split_by_space(program, description.groups))
-    assert not of_options & of_layouts and not of_layouts & of_fusion
-    whole, laid_out, kept_apart = split_by_space(program, description.nodes)
+    whole, laid_out, kept_apart = (knobs.nodes.tolist() for knobs in description.knobs.values())
     names = [given.opcode for c in program.message.computations for given in c.instructions]
     assert set(whole) == {-1}
     assert {names[node] for node in laid_out} <= set(CONFIGURABLE)
-    assert [names[node] for node in kept_apart] == [one.opcode for one in own]
+    assert [names[node] for node in kept_apart] == [op.opcode for op in able]
 
 
 def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: DecidedProgram) -> None:
@@ -89,7 +83,7 @@ def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: Decide
 @pytest.mark.parametrize("space", ["options", "fusion"])
 def test_settings_are_spelled_as_the_dataset_has_configs(space: str) -> None:
     program = DecidedProgram(source_of(network, *arguments()), (space,))
-    n_knobs = program.describe().spaces[space]
+    n_knobs = len(program.describe().knobs[space].nodes)
     settings = np.zeros((2, n_knobs), np.int64)
     settings[1, -1] = 1
     configs = program.spell(settings)
@@ -117,7 +111,7 @@ def test_a_choice_is_described_by_name(program: DecidedProgram) -> None:
     library = (np.array([*GENES]) == "library").astype(np.int64)
     told = program.describe_setting(choice_of(program, options=library))
     assert told == Decisions({"options": {"xla_disable_hlo_passes": "dot-library-rewriter"}}, None)
-    kept = np.zeros(program.describe().spaces["fusion"], np.int64)
+    kept = np.zeros(len(program.describe().knobs["fusion"].nodes), np.int64)
     kept[2] = 1
     told = program.describe_setting(choice_of(program, options=library, fusion=kept))
     assert told.decisions["kept_apart"] == [fusible(program.message)[2].name]
@@ -174,7 +168,7 @@ def drawn_choice(program: DecidedProgram, seed: int) -> NDArray[np.int64]:
 
 def test_a_worker_of_one_thread_and_one_of_all_cores_open_the_same_program() -> None:
     """XLA makes other modules for other numbers of threads, of attention for example."""
-    opened = partial(open_program, "attention_b2", ("layouts",), None)
+    opened = partial(open_program, "attention_b2", ("layouts",), has_checks=False)
     found = []
     for on_all_cores in (False, True):
         with Session(opened, timeout_s=60.0, on_all_cores=on_all_cores) as session:
@@ -208,7 +202,9 @@ def test_options_order_the_dimensions_of_their_tensors_alike_in_a_group(
     assert OPCODES["dot"] in opcodes and opcodes <= {OPCODES[name] for name in CONFIGURABLE}
     dimensions = described.arrays["node_feat"][nodes][:, SHAPE_DIMENSIONS]
     first: dict[int, NDArray[np.int8]] = {}
-    for group, sizes, rows in zip(described.groups, dimensions, laid_out.options, strict=True):
+    for group, sizes, rows in zip(
+        described.knobs["layouts"].groups, dimensions, laid_out.options, strict=True
+    ):
         assert (rows.shape[1:], rows.dtype) == ((18,), np.int8)
         assert len(np.unique(rows, axis=0)) == len(rows) > 1
         assert (rows[0] == -1).all()
@@ -266,7 +262,7 @@ class Drifting:
     """Its outputs are off by `setting` thousandths."""
 
     def describe(self) -> Description:
-        return Description(np.array([9]), np.zeros(1, np.int64), {}, {})
+        return Description({"any": Knobs(np.array([9]), *np.zeros((2, 1), np.int64))}, {}, {})
 
     def spell(self, settings: NDArray[np.int64]) -> NDArray[np.int64]:
         return settings
@@ -305,7 +301,7 @@ def test_keys_of_random_numbers_are_arguments_too() -> None:
 
     given = jax.random.key(0), np.ones((4, 4), np.float32)
     program = DecidedProgram(source_of(noisy, *given), ["fusion"])
-    SameOutputs(program).load(np.ones(program.describe().spaces["fusion"], np.int64))
+    SameOutputs(program).load(np.ones(len(program.describe().knobs["fusion"].nodes), np.int64))
 
     def split(key, x):  # type: ignore[no-untyped-def]
         return jax.random.split(key)[0], jax.numpy.tanh(x) * 2
@@ -318,6 +314,6 @@ def test_keys_of_random_numbers_are_arguments_too() -> None:
 
 def test_spaces_without_a_decision_are_left_out() -> None:
     source = source_of(lambda x: x + 1, np.ones(4, np.float32), name="tiny")
-    assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
+    assert list(DecidedProgram(source, ("options", "layouts")).describe().knobs) == ["options"]
     with pytest.raises(UsageError, match=r"^layouts: tiny has no dot, .*; expected options"):
         DecidedProgram(source, ("layouts",))

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.go.network import WHOLE_PROGRAM, DecisionGraph, decision_graph
-from autotune.measure.worker import Description
+from autotune.go.network import DecisionGraph, decision_graph
+from autotune.measure.program import WHOLE_PROGRAM, Description, Knobs
 from features.scaling import NodeScaler
 
 Arrays = dict[str, NDArray[Any]]
@@ -30,9 +30,10 @@ def described(
     arrays: Arrays, nodes: list[int], n_options: list[int], spaces: dict[str, int]
 ) -> Description:
     """Return a description of knobs for some nodes. All knobs are distinct."""
-    return Description(
-        np.array(n_options), np.arange(len(nodes)), arrays, {}, spaces, np.array(nodes)
-    )
+    ends = np.cumsum([*spaces.values()])[:-1]
+    columns = np.array(n_options), np.arange(len(nodes)), np.array(nodes)
+    by_space = zip(*(np.split(column, ends) for column in columns), strict=True)
+    return Description(dict(zip(spaces, map(Knobs._make, by_space), strict=True)), arrays, {})
 
 
 def two_tasks(name: str, arrays: Arrays) -> DecisionGraph:

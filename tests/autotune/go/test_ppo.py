@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from autotune.go.network import (
-    WHOLE_PROGRAM,
     Choose,
     Policy,
     PolicyConfig,
@@ -20,10 +19,11 @@ from autotune.go.ppo import (
     PpoConfig,
     clipped_objective,
     go_search,
+    improve_policy,
     rewards_of,
-    train,
 )
 from autotune.go.pretrain import CONFIG, POLICY, load_policy, save_policy
+from autotune.measure.program import WHOLE_PROGRAM
 from common.errors import PipelineError
 from data.hlo.compiler_options import N_OPTIONS
 from models.training.device import CPU, torch_prepared
@@ -64,7 +64,7 @@ def test_what_pays_by_opcode_and_by_a_neighbours_decision_is_learned_for_unseen_
             return float(np.mean([runtimes(arrays[n], c).mean() for n, c in decided.items()]))
 
         chance = mean_cost(sample_settings(64, torch.Generator().manual_seed(1)))
-        train(policy, seen, lambda g, c: runtimes(arrays[g.name], c), config, seed=0)
+        improve_policy(policy, seen, lambda g, c: runtimes(arrays[g.name], c), config, seed=0)
         learned = mean_cost(likeliest_setting)
     assert chance == pytest.approx(2, abs=0.1)
     assert learned < 1.25

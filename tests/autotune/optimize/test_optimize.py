@@ -1,83 +1,28 @@
 """`optimize` on programs of known runtimes: screening, verifying, confirming, resuming, files."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.go.network import WHOLE_PROGRAM
-from autotune.measure.worker import Decisions, Description
-from autotune.optimize.candidate import (
-    N_PROCESSES,
-    Candidate,
-    Comparison,
-    Ratio,
-    Setting,
-    Status,
-    pool_ratios,
-)
-from autotune.optimize.optimize import OptimizeResult, _distinct, optimize
-from autotune.optimize.ranker import pick_tiles
-from autotune.optimize.session import OptimizeRequest, OptimizeSession, whole_rounds
-from autotune.optimize.write import APPLY, BEST, all_cores_text, apply_text, write_result
+from autotune.measure.program import Description
+from autotune.optimize.candidate import N_PROCESSES, Setting, Status, pool_ratios
+from autotune.optimize.optimize import OptimizeResult, optimize
+from autotune.optimize.session import OptimizeSession, whole_rounds
+from autotune.optimize.write import APPLY, BEST, all_cores_text, write_result
 from common.errors import PipelineError, UsageError
 from common.machine import granted
-from common.settings import ROOT
-from data.graph_store.stored_graph import read_tile
-from data.tree import find_graphs
-from tests.autotune.fakes import STEP_NS, SpinSource, SpinSubject
-from tests.support.command_line import call, stderr_of
+from tests.autotune.fakes import DEFAULT_STEPS, STEP_NS, SpinSource
+from tests.autotune.optimize.fakes import spin_request
+from tests.support.command_line import stderr_of
 
-# The later options of a reversed program are faster, so its default is slow.
-DEFAULT_STEPS = 17
-
-
-@dataclass(frozen=True)
-class Spinning:
-    """Opens `source`; with `is_reversed` the default is the slowest setting."""
-
-    source: SpinSource = field(default_factory=SpinSource)
-    is_reversed: bool = False
-    usual: tuple[int, int] | None = None
-    space: str = "layouts"
-
-    def __call__(self, *_: object) -> "Decided":
-        return Decided(self)
-
-
-class Decided(SpinSubject):
-    def __init__(self, opened: Spinning) -> None:
-        super().__init__(opened.source)
-        self._opened = opened
-
-    def describe(self) -> Description:
-        usual = np.array(self._opened.usual) if self._opened.usual else None
-        nodes, spaces = np.array([WHOLE_PROGRAM] * 2), {self._opened.space: 2}
-        return replace(super().describe(), spaces=spaces, usual=usual, nodes=nodes)
-
-    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
-        return Decisions({"options": {"first": int(setting[0])}}) if setting[0] else Decisions({})
-
-    def steps(self, setting: NDArray[np.int64]) -> int:
-        first, second = setting.tolist()
-        is_reversed = self._opened.is_reversed
-        return DEFAULT_STEPS - 4 * first - second if is_reversed else super().steps(setting)
-
-
-def request_of(opened: Spinning | None = None, **changes: object) -> OptimizeRequest:
-    fields: dict[str, Any] = {"spaces": ("layouts",), "n_candidates": 12, "n_rounds": 8} | changes
-    return OptimizeRequest("mine:step", **fields, open_decided=opened or Spinning())
-
-
-REVERSED = Spinning(SpinSource(crashes=1, refuses=2), is_reversed=True)
-REQUEST = request_of(REVERSED, n_candidates=16)
+REVERSED = SpinSource(crashes=1, refuses=2, is_reversed=True)
+REQUEST = spin_request(REVERSED, n_candidates=16)
 
 
 @pytest.fixture(scope="module")
@@ -215,46 +160,6 @@ def test_no_time_to_verify_is_an_error(whole: tuple[Path, OptimizeResult], tmp_p
         optimize(REQUEST, out, minutes=0.0)
 
 
-SAME = Ratio(1.0, 0.99, 1.01)
-
-
-def compared(value: float, half: float, same: Ratio = SAME) -> Comparison:
-    return Comparison(Ratio(value, value - half, value + half), same, 4, 40, 1.0)
-
-
-NOISY = compared(0.97, 0.1, Ratio(1.0, 0.8, 1.25))
-
-
-@pytest.mark.parametrize(
-    ("alone", "together", "status", "why_not"),
-    [
-        (compared(0.5, 0.1), compared(0.8, 0.02), Status.FASTER, ""),
-        (compared(0.5, 0.1), compared(0.995, 0.02), Status.FASTER, ""),
-        (compared(0.5, 0.1), compared(1.0, 0.3), Status.UNDECIDED, "undecided whether it is a l"),
-        (compared(0.5, 0.1), None, Status.UNDECIDED, "undecided whether it is a loss"),
-        (compared(0.5, 0.1), compared(1.13, 0.02), Status.LOSS, "on all cores it is a loss"),
-        (compared(0.97, 0.02), None, Status.UNDECIDED, "undecided: the confirmed candidate does n"),
-        (compared(1.0, 0.01), None, Status.NO_GAIN, "the confirmed candidate does not surely gain"),
-        (compared(0.98, 0.004), None, Status.NO_GAIN, "the confirmed candidate does not surely"),
-        (
-            NOISY,
-            None,
-            Status.UNDECIDED,
-            "undecided: the confirmed candidate does not surely gain 25",
-        ),
-        (compared(1.04, 0.02), None, Status.SLOWER, "the confirmed candidate is slower"),
-    ],
-)
-def test_status_follows_from_the_measurements(
-    alone: Comparison, together: Comparison | None, status: Status, why_not: str
-) -> None:
-    own = Candidate((1,), "menu", alone=alone, together=together)
-    assert own.status is status and own.why_not.startswith(why_not)
-    assert bool(own.why_not) == (status is not Status.FASTER)
-    if alone.gains:
-        assert replace(own, together=None, needs_all_cores=False).status is Status.FASTER
-
-
 def ratios_of(paths: Iterable[Path], config: int = 2) -> list[float]:
     """Return the median over a process's rounds of a config over the default, slowly."""
     ratios = []
@@ -297,7 +202,7 @@ def test_undecided_candidate_gets_more_processes_and_its_interval_is_corrected(
 
 
 def test_nothing_faster_is_reported(tmp_path: Path) -> None:
-    result = optimize(request_of(), tmp_path)
+    result = optimize(spin_request(), tmp_path)
     content = write_result(result, tmp_path)
     assert (content["is_faster"], content["best_ms"]) == (False, None)
     assert content["default_ms"] * 1e6 == pytest.approx(STEP_NS, rel=0.5)
@@ -307,29 +212,20 @@ def test_nothing_faster_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("refuses", "minutes", "reason"),
     [
-        (None, 0.0, r"was not measured \(no time\); expected it to run within the time"),
+        (-1, 0.0, r"was not measured \(no time\); expected it to run within the time"),
         (0, 10.0, "failed: ValueError: layout is not supported; expected it to run$"),
     ],
 )
 def test_default_that_was_not_measured_is_an_error(
-    refuses: int | None, minutes: float, reason: str, tmp_path: Path
+    refuses: int, minutes: float, reason: str, tmp_path: Path
 ) -> None:
-    opened = Spinning() if refuses is None else Spinning(SpinSource(refuses=refuses))
     with pytest.raises(PipelineError, match=f"the default {reason}"):
-        optimize(request_of(opened), tmp_path, minutes=minutes)
-
-
-@dataclass(frozen=True)
-class Changing(Spinning):
-    """Is another program in each process."""
-
-    def __call__(self, *_: object) -> "Decided":
-        return Decided(replace(self, source=replace(self.source, function=str(os.getpid()))))
+        optimize(spin_request(SpinSource(refuses=refuses)), tmp_path, minutes=minutes)
 
 
 def test_program_that_changes_between_processes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="mine:step: is another program when it is traced ag"):
-        optimize(request_of(Changing(is_reversed=True)), tmp_path)
+        optimize(spin_request(replace(REVERSED, function=None)), tmp_path)
 
 
 def test_portfolio_tries_the_menu_and_the_picks_of_a_ranker_that_guides_the_search(
@@ -343,7 +239,9 @@ def test_portfolio_tries_the_menu_and_the_picks_of_a_ranker_that_guides_the_sear
 
     monkeypatch.setattr("autotune.optimize.strategies.N_PICKS", 2)
     simulate(monkeypatch, lambda setting, number: 0.6)
-    request = request_of(Spinning(is_reversed=True, usual=(0, 2)), n_candidates=6, run="runs/mine")
+    request = spin_request(
+        SpinSource(is_reversed=True, usual=(0, 2)), n_candidates=6, run="runs/mine"
+    )
     result = optimize(request, tmp_path / "portfolio", pick=pick)
     first = [((0, 0), "default"), ((0, 2), "menu"), ((3, 3), "ranker"), ((3, 2), "ranker")]
     assert [(c.setting, c.source) for c in result.candidates[:4]] == first
@@ -355,12 +253,6 @@ def test_portfolio_tries_the_menu_and_the_picks_of_a_ranker_that_guides_the_sear
     assert [(c.setting, c.source) for c in fewer.candidates[:4]] == first
     ranked = optimize(replace(request, search="ranker"), tmp_path / "ranker", pick=pick)
     assert [(c.setting, c.source) for c in ranked.candidates[:3]] == [first[0], *first[2:]]
-    seen.clear()
-    tiles = Spinning(is_reversed=True, space="tiles")
-    request = replace(request, run=None, open_decided=tiles)
-    alone = optimize(request, tmp_path / "alone", pick=pick)
-    assert [c.source for c in alone.candidates[1:3]] == ["fewest steps"] * 2
-    assert len(seen) == 1  # a heuristic does not guide the search
 
 
 @pytest.mark.parametrize("search", ["random", "genetic", "go"])
@@ -368,8 +260,8 @@ def test_searches_propose_distinct_settings_and_resume(
     search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate(monkeypatch, lambda setting, number: 0.6)
-    opened = Spinning(is_reversed=True, space="options")
-    request = request_of(opened, search=search, spaces=("options",))
+    source = SpinSource(is_reversed=True, space="options")
+    request = spin_request(source, search=search, spaces=("options",))
     result = optimize(request, tmp_path)
     assert result.is_faster and len(result.candidates) > 4
     assert {c.source for c in result.candidates} == {"default", "search"}
@@ -380,41 +272,6 @@ def test_searches_propose_distinct_settings_and_resume(
     assert [c.setting for c in again.candidates][:5] == [c.setting for c in result.candidates][:5]
 
 
-def test_tiles_of_the_fewest_steps_come_first_without_a_run() -> None:
-    file = next(
-        f for f in find_graphs(ROOT / "data/sample") if f.path.stem == "softmax_h8_q128_s128"
-    )
-    graph = read_tile(file)
-    arrays = {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
-    description = Description(np.array([graph.n_configs]), np.zeros(1, np.int64), arrays, {})
-    order = pick_tiles(OptimizeRequest("mine:kernel", ("tiles",)), description, graph.config_feat)
-    assert sorted(order) == list(range(graph.n_configs))
-    ordered_ns = graph.runtime_ns[order]
-    assert ordered_ns[:5].min() < 1.1 * ordered_ns.min() < ordered_ns[-5:].min()
-
-
-def test_candidates_of_equal_code_are_one_and_the_simplest_wins() -> None:
-    def code(setting: Setting) -> str:
-        return str(setting[:2])  # the last knob changes nothing
-
-    tried = [(0, 0, 1), (1, 0, 1), (1, 0, 0), (2, 0, 1), (3, 1, 0), (2, 1, 0)]
-    ordered = [Candidate(setting, "menu") for setting in tried]
-    found = [c.setting for c in _distinct(ordered, (0, 0, 0), code, 3)]
-    assert found == [(1, 0, 0), (2, 0, 1), (3, 1, 0)]
-
-
-def test_pooled_interval_covers_the_truth_if_processes_differ() -> None:
-    """The truth is .9; processes differ by 8 %, rounds of one process by 1 %."""
-    rng = np.random.default_rng(0)
-    n_covered = 0
-    for _ in range(400):
-        process = 0.9 * np.exp(0.08 * rng.normal(size=3))
-        rounds = process[:, None] * np.exp(0.01 * rng.normal(size=(3, 14)))
-        found = pool_ratios([float(np.median(own)) for own in rounds])
-        n_covered += found.low <= 0.9 <= found.high
-    assert n_covered >= 0.93 * 400
-
-
 @pytest.mark.parametrize(
     ("options", "code", "line"),
     [
@@ -423,16 +280,10 @@ def test_pooled_interval_covers_the_truth_if_processes_differ() -> None:
         (("mlp_b16", "--search", "best"), 2, "--search best: no such search; known: portfolio, ra"),
         (("mlp_b16", "--search", "ranker"), 2, "--search ranker: expected --run RUN"),
         (("mlp_b16", "--search", "go", "--space", "fusion"), 2, "go: decides options, not fusion;"),
-        (("mlp_b16", "--run", "r"), 2, "models rank only layouts and tiles, not options"),
-        (
-            ("matmul_m128_k256_n512",),
-            2,
-            "is a kernel, which has only the space tiles; expected t",
-        ),
-        (("mlp_b16", "--space", "tiles"), 2, "error: tiles: mlp_b16 is no kernel"),
-        (("json:nonsense", "--space", "tiles"), 1, "json:nonsense: json holds no 'nonsense'"),
-        (("nonsense", "--space", "tiles"), 2, "`collect --list --kind tile` names all"),
-        (("json:codecs",), 2, "is a module; expected a function; a TileKernel is of --space tiles"),
+        (("mlp_b16", "--run", "r"), 2, "models rank only layouts, not options"),
+        (("mlp_b16", "--space", "tiles"), 2, "--space tiles: no such space; known: options, la"),
+        (("json:nonsense",), 1, "json:nonsense: json holds no 'nonsense'"),
+        (("json:codecs",), 2, "json:codecs: is a module; expected a function"),
     ],
 )
 def test_refusal_is_one_line_and_leaves_no_folder(
@@ -448,25 +299,9 @@ def test_space_without_decisions_is_reported_and_the_others_are_searched(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    result = optimize(request_of(spaces=("layouts", "tiles"), n_candidates=2), tmp_path)
+    result = optimize(spin_request(spaces=("layouts", "fusion"), n_candidates=2), tmp_path)
     assert result.spaces == ("layouts",)
-    assert "tiles: mine:step is no kernel; continues with layouts" in caplog.text
-
-
-def test_kernel_is_applied_and_its_default_tile_is_named(
-    whole: tuple[Path, OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request, default = (
-        OptimizeRequest("softmax_h8_q128_s128", ("tiles",)),
-        Decisions({"tile": [64, 96]}),
+    assert (
+        "fusion: mine:step has no result that could be kept apart; continues with layouts"
+        in caplog.text
     )
-    result = replace(whole[1], request=request, spaces=request.spaces, default_description=default)
-    best = result.best
-    assert best
-    text = apply_text(result, replace(best, description=Decisions({"tile": [32, 96]})))
-    compile(text, "apply.py", "exec")
-    assert "\ntile = [32, 96]\n" in text and "step(*operands, *extras)" in text
-    monkeypatch.setattr("autotune.optimize.optimize.optimize", lambda *_, **__: result)
-    printed = call("optimize", "--program", "mine:kernel", "--space", "tiles", "--out", tmp_path)
-    assert "]: the default (tile: 64, 96) over itself\n" in printed
-    assert "\ncompared    only tiles; jax.jit(kernel.whole), without a loop, may" in printed

@@ -1,4 +1,4 @@
-"""The command line for programs: a kernel end to end, custom modules and one-line errors."""
+"""The command line for programs: lists, and one-line errors."""
 
 import json
 import re
@@ -7,51 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.job import sample_jobs
-from autotune.tiles.catalogue import catalogue
 from common.settings import ROOT
-from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import TileGraph
-from data.tree import find_graphs
 from tests.support.command_line import call
-
-OWN_KERNEL = """
-from autotune.tiles.kernel import Operand, TileKernel
-
-def kernel():
-    return TileKernel(
-        name="doubled", family="mine", extents={"a": 256, "b": 192},
-        operands=(Operand("ab"),), output="ab", tiled="ab", combine=lambda x: x * 2,
-    )
-
-number = 7
-"""
-
-
-def test_a_kernel_of_ones_own_end_to_end_and_not_taken_for_an_edited_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("jax")
-    module = tmp_path / "own_kernels.py"
-    module.write_text(OWN_KERNEL)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    options = ("--kind", "tile", "--program", "own_kernels:kernel", "--configs", 12)
-    place = ("--out", tmp_path / "data", "--device", "cpu")
-    words = ("collect", *options, *place, "--json")
-    entry = json.loads(call(*words))["tile:xla:doubled"]
-    assert entry["n_configs"] == 12
-    assert entry["failed"] == []
-    assert entry["spread"] >= 1.2
-    graph = read_graph(find_graphs(tmp_path / "data")[0])
-    assert isinstance(graph, TileGraph)
-    assert graph.n_configs == 12
-    assert set(graph.node_opcode.tolist()) >= {63, 59}  # parameter, multiply
-    assert (graph.config_feat[:, 8:10] <= [256, 192]).all()
-    assert len(entry["function"]) == 16 and entry["n_modules"] == 12
-    assert json.loads(call(*words))["tile:xla:doubled"] == entry
-    module.write_text(OWN_KERNEL.replace("x * 2", "x * 3"))  # of the same graph
-    said = call(*words[:-1], expect=2)
-    assert "the program was edited after its measurement; give another --out" in said
 
 
 @pytest.mark.parametrize(
@@ -59,14 +16,9 @@ def test_a_kernel_of_ones_own_end_to_end_and_not_taken_for_an_edited_one(
     [
         ((), 2, "expected --program or --plan"),
         (("--program", "a", "--kind", "loop"), 2, "--kind loop: no such value; known: layout, "),
-        (("--program", "softmax", "--kind", "tile"), 1, "no such kernel; --list names all"),
-        (("--program", "nowhere:x", "--kind", "tile"), 1, "cannot be imported: ModuleNotFound"),
-        (("--program", "json:codecs"), 2, "a TileKernel is of --space tiles, in collect of --kind"),
-        (
-            ("--program", "json:codecs", "--kind", "tile"),
-            2,
-            "see docs/guides/measure.md",
-        ),
+        (("--program", "mlp_b16", "--kind", "tile"), 2, "known: layout, options, fusion"),
+        (("--program", "nowhere:x"), 1, "cannot be imported: ModuleNotFound"),
+        (("--program", "json:codecs"), 2, "is a module; expected a function"),
         (("--program", "mlp_b16", "--device", "npu"), 2, "--device npu: no such value; known: cpu"),
         (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample"),
     ],
@@ -81,16 +33,15 @@ def test_mistakes_are_one_line(
 
 def test_a_missing_device_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    options = ("--program", "softmax_h8_q128_s128", "--kind", "tile", "--out", tmp_path)
+    options = ("--program", "mlp_b16", "--out", tmp_path)
     said = call("collect", *options, "--device", "tpu", expect=1)
     assert "--device tpu: jax finds none here, only " in said and said.count("\n") == 1
 
 
 def test_programs_are_listed() -> None:
-    assert len(call("collect", "--kind", "tile", "--list").splitlines()) == 1 + len(catalogue())
-    listed = json.loads(call("collect", "--kind", "tile", "--list", "--json"))
-    assert {"program": "softmax_h8_q128_s128", "family": "softmax"} in listed
-    assert len(listed) == len(catalogue())
+    listed = json.loads(call("collect", "--list", "--json"))
+    assert {"program": "mlp_b16", "family": "mlp"} in listed
+    assert len(call("collect", "--kind", "options", "--list").splitlines()) == 1 + len(listed)
 
 
 def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
