@@ -15,24 +15,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.job import JOURNALS, Job, check_family, is_done
-from autotune.measure.program import Description
-from autotune.measure.search import (
-    SEARCHES,
+from autotune.measure.journal import (
     Journal,
     Visitor,
-    measured,
     open_journal,
     run_rounds,
     run_search,
+    whole_rounds,
 )
+from autotune.measure.program import Description
+from autotune.measure.search import SEARCHES
 from autotune.measure.timing import clock_for, figures
 from autotune.measure.worker import ProgramFailed, Session, opening_s
+from autotune.plan import JOURNALS, CollectRequest, check_family, is_done
 from common.errors import OutOfTime, UsageError
 from common.files import alone_in, write_text
 from common.metrics import kendall_tau
 from common.progress import log, out_of_time
-from common.reproducibility import generator
 from data.graphs.graph import distinct_rows, hash_rows
 from data.hlo.choices import Choices
 from data.hlo.layouts import numbered
@@ -47,6 +46,8 @@ MAX_FAILED_AT_START = 3
 MIN_SPREAD = 1.2
 # Configs of a second measurement. Its agreement with the first is the noise ceiling.
 REMEASURED = 30
+# Facts of a program. All other facts are of the machine.
+PROGRAM_FACTS = ("function", "arguments", "values")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Outcome:
         was_there: Whether earlier calls had measured the graph completely.
     """
 
-    job: Job
+    request: CollectRequest
     path: Path | None
     entry: dict[str, Any]
     was_there: bool = False
@@ -68,21 +69,23 @@ class Outcome:
         entry = self.entry
         values = (entry[key] for key in ("spread", "repeat_tau", "again_tau", "seconds"))
         counts = entry["n_configs"], entry["n_distinct"], len(entry["failed"])
-        return self.job.submission_id, *counts, *values
+        return self.request.submission_id, *counts, *values
 
     def line(self) -> str:
         """Return a log line with the quality of the measurement, or the reason of its absence."""
         if self.path is None:
-            return f"left out: {self.job.submission_id}: {self.entry['reason']}"
+            return f"left out: {self.request.submission_id}: {self.entry['reason']}"
         entry = self.entry
         tau = "-" if entry["again_tau"] is None else f"{entry['again_tau']:.2f}"
         return (
-            f"{self.job.submission_id}  {entry['n_configs']} configs  "
+            f"{self.request.submission_id}  {entry['n_configs']} configs  "
             f"spread {entry['spread']:.2f}  again tau {tau}  {entry['seconds']:.0f} s"
         )
 
 
-def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> list[Outcome]:
+def collect_graphs(
+    requests: Sequence[CollectRequest], out: Path, *, remeasure: bool = False
+) -> list[Outcome]:
     """Measure graphs until the time is over. The same call resumes.
 
     The folder is a valid dataset at any moment. If there are several graphs, a program that cannot
@@ -92,38 +95,38 @@ def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> 
         remeasure: As of `collect_graph`.
 
     Returns:
-        The graphs that are done, in the order of `jobs`.
+        The graphs that are done, in the order of `requests`.
 
     Raises:
         UsageError: A graph was measured with other options, or another process writes to `out`.
     """
     outcomes: list[Outcome] = []
-    n_failed = 0
+    n, n_failed = len(requests), 0
     with alone_in(out / JOURNALS):
-        for number, job in enumerate(jobs, start=1):
+        for number, request in enumerate(requests, start=1):
             if out_of_time():
                 break
             try:
-                outcome = collect_graph(job, out, remeasure=remeasure)
-                outcomes.append(outcome)
+                outcome = collect_graph(request, out, remeasure=remeasure)
             except OutOfTime:
                 break
             except ProgramFailed as failure:
                 n_failed += 1
-                if len(jobs) == 1 or (n_failed >= MAX_FAILED_AT_START and not outcomes):
+                if n == 1 or (n_failed >= MAX_FAILED_AT_START and not outcomes):
                     raise
-                log.info(f"{number}/{len(jobs)}  left out: {failure}")
+                log.info(f"{number}/{n}  left out: {failure}")
                 continue
-            if len(jobs) > 1:
-                log.info(f"{number}/{len(jobs)}  {outcome.line()}")
+            outcomes.append(outcome)
+            if n > 1:
+                log.info(f"{number}/{n}  {outcome.line()}")
     return outcomes
 
 
-def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
+def collect_graph(request: CollectRequest, out: Path, *, remeasure: bool = False) -> Outcome:
     """Measure one graph and write it, unless that is done.
 
     A graph is left out if its slowest config takes less than 1.2 times its fastest. The manifest
-    has the reason, and the journal stays. A job with more rounds resumes from the journal.
+    has the reason, and the journal stays. A request with more rounds resumes from the journal.
 
     Args:
         remeasure: Whether up to 30 distinct configs are measured again in a fresh process. The
@@ -135,77 +138,97 @@ def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
         ProgramFailed: The program cannot be opened, or none of its configs runs.
     """
     manifest = read_manifest(out)
-    check_family(manifest, job)
-    was_there = is_done(manifest, job, out)
+    check_family(manifest, request)
+    was_there = is_done(manifest, request, out)
     if not was_there:
-        _measure_and_write(job, out)
+        _measure_and_write(request, out)
         manifest = read_manifest(out)
-    known = manifest["left_out"] | manifest["graphs"]
-    entry = known[job.submission_id]
-    if was_there and job.is_own:
-        _check_unchanged(job, entry)
-    if job.submission_id in manifest["left_out"]:
-        return Outcome(job, None, entry, was_there)
+    entry = (manifest["left_out"] | manifest["graphs"])[request.submission_id]
+    if was_there and request.is_users:
+        _check_unchanged(request, entry)
+    if request.submission_id in manifest["left_out"]:
+        return Outcome(request, None, entry, was_there)
     if remeasure and entry["again_tau"] is None:
         was_there, start = False, time.monotonic()
-        n_configs, tau = _measure_again(job, out)
+        n_configs, tau = _measure_again(request, out)
         with edit_manifest(out) as manifest:
-            entry = manifest["graphs"][job.submission_id]
+            entry = manifest["graphs"][request.submission_id]
             entry |= {"again_configs": n_configs, "again_tau": tau}
             entry["seconds"] += time.monotonic() - start
-    return Outcome(job, job.file(out).path, entry, was_there)
+    return Outcome(request, request.file(out).path, entry, was_there)
 
 
-def _measure_and_write(job: Job, out: Path) -> None:
+def _measure_and_write(request: CollectRequest, out: Path) -> None:
     start = time.monotonic()
-    with Session(job.open_measurable, timeout_s=job.timeout_s, label=job.program) as session:
+    with request.start_worker() as session:
         description = session.describe(timeout_s=opening_s())
-        journal = open_journal(job.journal(out), _header(job, description))
+        journal = open_journal(request.journal(out), _header(request, description))
         # An old second measurement was compared with fewer rounds.
-        job.journal(out, again=True).unlink(missing_ok=True)
-        label = f"configs of {job.program}, first measurement"
-        n_visits = job.n_rounds + 1
-        visitor = Visitor(session, journal, label=label, total=job.n_configs, n_visits=n_visits)
-        rng = generator(job.seed, "search", job.search, job.program)
-        search = SEARCHES[job.search](description.space, job.n_configs, rng)
-        settings = run_search(visitor, search)
-        order = generator(job.seed, "rounds", job.search, job.program)
-        run_rounds(visitor, settings, n_rounds=job.n_rounds, rng=order)
-        kept, rounds_ns = measured(journal, len(settings), n_rounds=job.n_rounds)
-        settings, module = settings[kept], numbered([journal.codes[config] for config in kept])
+        request.journal(out, again=True).unlink(missing_ok=True)
+        settings = _visit_all(request, session, journal, description)
+        ran, rounds_ns = whole_rounds(journal, len(settings))
+        if len(ran) < 2:
+            reason = next(iter(journal.failed.values()))
+            counts = f"{len(ran)} of {len(settings)} configs ran; expected 2 or more"
+            raise ProgramFailed(f"{journal.path}: {counts}; one says: {reason}")
+        settings = settings[ran]
         config_feat = session.spell(settings)
+    module = numbered([journal.codes[config] for config in ran])
     runtime_ns = rounds_ns.min(axis=0)  # (c,)
     # A search may visit the default several times, (d,).
     default_ns = runtime_ns[(settings == 0).all(axis=1)]
-    entry = _entry(job, description, settings, journal) | figures(rounds_ns, module)
-    entry["default_over_fastest"] = (
-        float(default_ns.min() / runtime_ns.min()) if len(default_ns) else None
+    entry = _entry(request, description, settings, journal) | figures(rounds_ns, module)
+    ratio = float(default_ns.min() / runtime_ns.min()) if len(default_ns) else None
+    entry |= {"default_over_fastest": ratio, "seconds": time.monotonic() - start}
+    reason = _why_left_out(entry, math.prod(description.n_options.tolist()))
+    if not reason:
+        normalizers = np.full_like(runtime_ns, default_ns.min())
+        key = "config_feat" if request.collection.kind == "tile" else "node_config_feat"
+        configs = {
+            key: config_feat.astype(np.float32),
+            "config_runtime": runtime_ns,
+            "config_runtime_normalizers": normalizers,
+        }
+        _write_graph(request, out, description, configs)
+    _write_entry(request, out, description, entry, reason)
+
+
+def _visit_all(
+    request: CollectRequest, session: Session, journal: Journal, description: Description
+) -> Choices:
+    """Visit the configs of the search, then all of them in rounds. Return settings (c, g)."""
+    label = f"configs of {request.program}, first measurement"
+    n_visits = request.n_rounds + 1
+    visitor = Visitor(session, journal, label=label, total=request.n_configs, n_visits=n_visits)
+    search = SEARCHES[request.search]
+    settings = run_search(
+        visitor, search(description.space, request.n_configs, request.generator("search"))
     )
-    entry["seconds"] = time.monotonic() - start
+    run_rounds(visitor, settings, n_rounds=request.n_rounds, rng=request.generator("rounds"))
+    return settings
+
+
+def _write_entry(
+    request: CollectRequest,
+    out: Path,
+    description: Description,
+    entry: dict[str, Any],
+    reason: str,
+) -> None:
+    """Write the entry of a graph to the manifest. With a reason, the graph is left out."""
+    machine = {k: fact for k, fact in description.facts.items() if k not in PROGRAM_FACTS}
+    if reason:
+        for path in (request.file(out).path, names_beside(request.file(out).path)):
+            # An earlier call with fewer rounds may have written these.
+            path.unlink(missing_ok=True)
     with edit_manifest(out) as manifest:
-        of_program = ("function", "arguments", "values")
-        machine = {k: fact for k, fact in description.facts.items() if k not in of_program}
         entry["environment"] = add_environment(manifest, machine)
-        manifest["left_out"].pop(job.submission_id, None)
-        n_choices = math.prod(description.n_options.tolist())
-        reason = _why_left_out(entry, n_choices)
+        for part in ("graphs", "left_out"):
+            manifest[part].pop(request.submission_id, None)
         if reason:
-            manifest["graphs"].pop(job.submission_id, None)
-            for path in (job.file(out).path, names_beside(job.file(out).path)):
-                # An earlier call with fewer rounds may have written these.
-                path.unlink(missing_ok=True)
-            manifest["left_out"][job.submission_id] = entry | {"reason": reason}
-            return
-        # In the order of the search, later configs are better.
-        rows = generator(job.seed, "rows", job.search, job.program).permutation(len(settings))
-        arrays = {**description.arrays, "config_runtime": runtime_ns[rows]}
-        arrays["config_runtime_normalizers"] = np.full_like(runtime_ns, default_ns.min())
-        key = "config_feat" if job.collection.kind == "tile" else "node_config_feat"
-        arrays[key] = config_feat[rows].astype(np.float32)
-        if job.collection.kind == "layout" and description.names:
-            write_text(names_beside(job.file(out).path), "\n".join(description.names) + "\n")
-        _write_graph(out, job, arrays)
-        manifest["graphs"][job.submission_id] = entry
+            manifest["left_out"][request.submission_id] = entry | {"reason": reason}
+        else:
+            manifest["graphs"][request.submission_id] = entry
 
 
 def _why_left_out(entry: dict[str, Any], n_choices: int) -> str:
@@ -223,33 +246,46 @@ def _why_left_out(entry: dict[str, Any], n_choices: int) -> str:
     return ""
 
 
-def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write the file of a graph. Runtimes of the test split go to the withheld file first."""
-    is_tile = job.collection.kind == "tile"
-    if job.split == "test":
+def _write_graph(
+    request: CollectRequest,
+    out: Path,
+    description: Description,
+    configs: dict[str, NDArray[Any]],
+) -> None:
+    """Write the file of a graph. Runtimes of the test split go to the withheld file first.
+
+    Args:
+        configs: Arrays of c rows, in the order of the search.
+    """
+    # In the order of the search, later configs are better.
+    rows = request.generator("rows").permutation(len(configs["config_runtime"]))
+    arrays = {**description.arrays, **{key: values[rows] for key, values in configs.items()}}
+    file, is_tile = request.file(out), request.collection.kind == "tile"
+    if not is_tile and description.names:
+        write_text(names_beside(file.path), "\n".join(description.names) + "\n")
+    if request.split == "test":
         labels = read_withheld(out) if (out / WITHHELD).is_file() else {}
         normalizers = arrays["config_runtime_normalizers"] if is_tile else None
-        labels[job.submission_id] = Labels(arrays["config_runtime"], normalizers)
+        labels[request.submission_id] = Labels(arrays["config_runtime"], normalizers)
         write_withheld(out / WITHHELD, labels)
         hidden = np.zeros_like(arrays["config_runtime"])
-        arrays = arrays | {"config_runtime": hidden, "config_runtime_normalizers": hidden + 1}
-    keys = KEYS_OF[job.collection.kind]
-    write_npz(job.file(out).path, {key: arrays[key] for key in keys})
+        arrays |= {"config_runtime": hidden, "config_runtime_normalizers": hidden + 1}
+    write_npz(file.path, {key: arrays[key] for key in KEYS_OF[request.collection.kind]})
 
 
-def _header(job: Job, description: Description) -> dict[str, Any]:
-    request = job.request()
+def _header(request: CollectRequest, description: Description) -> dict[str, Any]:
+    options = request.options()
     # A later call may have more rounds.
-    del request["rounds"]
-    return request | dict(description.facts) | {"program_digest": program_digest(description)}
+    del options["rounds"]
+    return options | dict(description.facts) | {"program_digest": program_digest(description)}
 
 
-def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
-    with Session(job.open_measurable, timeout_s=job.timeout_s, label=job.program) as session:
+def _check_unchanged(request: CollectRequest, entry: dict[str, Any]) -> None:
+    with request.start_worker() as session:
         function = session.describe().facts["function"]
         if entry.get("function") not in (None, function):
             raise UsageError(
-                f"{job.submission_id}: the program was edited after its measurement; "
+                f"{request.submission_id}: the program was edited after its measurement; "
                 "give another --out"
             )
 
@@ -264,14 +300,14 @@ def program_digest(description: Description) -> str:
 
 
 def _entry(
-    job: Job, description: Description, settings: Choices, journal: Journal
+    request: CollectRequest, description: Description, settings: Choices, journal: Journal
 ) -> dict[str, Any]:
     clock = clock_for(description.facts["platform"])
     stopped = [visit.is_stopped for visit in journal.visits.values()]
-    return job.request() | {
+    return request.options() | {
         "clock": clock.name,
         "stopped_visits": sum(stopped) / len(stopped),
-        "decides": job.decides,
+        "decides": request.decides,
         "n_nodes": len(description.arrays["node_opcode"]),
         "n_genes": len(description.n_options),
         "n_configs": len(settings),
@@ -284,22 +320,23 @@ def _entry(
     }
 
 
-def _measure_again(job: Job, out: Path) -> tuple[int, float]:
-    with Session(job.open_measurable, timeout_s=job.timeout_s, label=job.program) as session:
-        header = _header(job, session.describe())
-        first = open_journal(job.journal(out), header)
-        second = open_journal(job.journal(out, again=True), header)
-        known = first.shortest_ns()
-        rng = generator(job.seed, "again", job.search, job.program)
+def _measure_again(request: CollectRequest, out: Path) -> tuple[int, float]:
+    """Measure configs in a fresh process. Return their number and the tau of both measurements."""
+    with request.start_worker() as session:
+        header = _header(request, session.describe())
+        first = open_journal(request.journal(out), header)
+        second = open_journal(request.journal(out, again=True), header)
+        before_ns, rng = first.shortest_ns(), request.generator("again")
         # One config of each module is enough: the order of equal modules is noise.
-        distinct = {first.codes[config]: config for config in sorted(known)}
+        distinct = {first.codes[config]: config for config in sorted(before_ns)}
         picked = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
         settings = np.array([first.settings[config] for config in picked], np.int64)
-        label = f"configs of {job.program}, second measurement"
-        visitor = Visitor(session, second, label=label, total=len(picked), n_visits=job.n_rounds)
-        run_rounds(visitor, settings, n_rounds=job.n_rounds, rng=rng)
-    repeated = second.shortest_ns()
-    both = sorted(repeated)
-    before = np.array([known[picked[row]] for row in both])
-    after = np.array([repeated[row] for row in both])
-    return len(both), kendall_tau(before, after) if both else float("nan")
+        label = f"configs of {request.program}, second measurement"
+        n_visits = request.n_rounds
+        visitor = Visitor(session, second, label=label, total=len(picked), n_visits=n_visits)
+        run_rounds(visitor, settings, n_rounds=n_visits, rng=rng)
+    after_ns = second.shortest_ns()
+    rows = sorted(after_ns)
+    before = np.array([before_ns[picked[row]] for row in rows])
+    after = np.array([after_ns[row] for row in rows])
+    return len(rows), kendall_tau(before, after) if rows else float("nan")

@@ -24,8 +24,8 @@ from safetensors.torch import save
 
 from autotune.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph
 from autotune.go.ppo import PRE_TRAINING, improve_policy
+from autotune.measure.journal import Visitor, open_journal
 from autotune.measure.program import Description
-from autotune.measure.search import Visitor, open_journal
 from autotune.measure.worker import Session
 from autotune.spaces import open_program
 from common.errors import PipelineError

@@ -27,7 +27,7 @@ CONFIRM, ON_ALL_CORES = "confirm", "all-cores-median"
 MAX_ORDERS = 6
 DEFAULT = "as the compiler has it"
 
-Times = NDArray[np.float64]
+Times = NDArray[np.int64]
 Setting = tuple[int, ...]
 
 

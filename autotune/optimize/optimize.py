@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autotune.measure.journal import SEARCH_ROUND, Visitor, run_search
 from autotune.measure.program import Decisions
-from autotune.measure.search import SEARCH_ROUND, Visitor, run_search
 from autotune.measure.timing import MIN_RUNS, VISIT_BUDGET_NS
 from autotune.measure.worker import NOT_DONE, opening_s
 from autotune.optimize.candidate import (

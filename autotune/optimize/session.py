@@ -14,8 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.collect import program_digest
+from autotune.measure.journal import (
+    Journal,
+    Visitor,
+    open_journal,
+    run_rounds,
+    whole_rounds,
+)
 from autotune.measure.program import Decisions, Description, MeasurableProgram
-from autotune.measure.search import Journal, Visitor, open_journal, run_rounds
 from autotune.measure.worker import ConfigFailed, Session
 from autotune.optimize.candidate import (
     CONFIRM,
@@ -255,18 +261,3 @@ class OptimizeSession:
             )
 
         return [measured(candidate) for candidate in candidates]
-
-
-def whole_rounds(journal: Journal, n_settings: int) -> tuple[list[int], Times]:
-    """Return which settings never failed, and their runtimes in whole rounds.
-
-    Returns:
-        Positions of the settings that ran, and runtimes (r, ran) in ns.
-    """
-    ran = [config for config in range(n_settings) if config not in journal.failed]
-    by_round = [
-        [journal.visits.get((config, turn)) for config in ran]
-        for turn in sorted({turn for _, turn in journal.visits})
-    ]
-    whole = [[visit.runtime_ns for visit in row if visit] for row in by_round if all(row)]
-    return ran, np.array(whole, float).reshape(-1, len(ran))

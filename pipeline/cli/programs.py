@@ -75,8 +75,8 @@ def collect(
 
     Example: fast-or-slow collect --kind layout --program mlp_b16 --out data/raw/mine
     """
-    from autotune.collect import collect_jobs
-    from autotune.job import MeasurementSettings, known_programs, make_job, sample_jobs
+    from autotune.collect import collect_graphs
+    from autotune.plan import MeasurementSettings, known_programs, make_request, sample_requests
     from autotune.programs.catalogue import ProgramInputs
 
     if plan not in (None, "sample"):
@@ -87,19 +87,25 @@ def collect(
     if program is None and plan is None:
         raise UsageError("collect: expected --program or --plan")
     if program is None:
-        jobs = sample_jobs(seed=seed or 0, device=device)
+        requests = sample_requests(seed=seed or 0, device=device)
     else:
         effort = MeasurementSettings(configs, rounds, timeout_s, seed or 0)
         inputs = ProgramInputs(tuple(static or ()), arguments, seed or 0)
         where: dict[str, Any] = {"kind": kind, "search": search, "split": split, "device": device}
-        jobs = [make_job(program, **where, effort=effort, inputs=inputs)]
-    outcomes = collect_jobs(jobs, out, remeasure=remeasure)
+        requests = [make_request(program, **where, effort=effort, inputs=inputs)]
+    outcomes = collect_graphs(requests, out, remeasure=remeasure)
     if json:
-        print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
+        print_json({outcome.request.submission_id: outcome.entry for outcome in outcomes})
     else:
-        _print_outcomes(outcomes, is_plan=program is None)
-        if n_left := len(jobs) - len(outcomes):
-            show(f"not done: {n_left} of {len(jobs)} graphs; the same command resumes")
+        print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
+        for outcome in outcomes:
+            if outcome.was_there and program:
+                name = outcome.request.submission_id
+                say(f"{name}: exists; more --rounds add to it, another --out measures it again")
+            if outcome.path is None and plan:
+                show(outcome.line())
+        if n_left := len(requests) - len(outcomes):
+            show(f"not done: {n_left} of {len(requests)} graphs; the same command resumes")
         show(f"data        {out}")
     if program:
         tell_errors([outcome.line() for outcome in outcomes if outcome.path is None])

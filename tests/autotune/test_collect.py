@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from autotune.collect import MIN_SPREAD, collect_graph, collect_jobs
-from autotune.job import Job, sample_jobs
-from autotune.measure.search import open_journal
+from autotune.collect import MIN_SPREAD, collect_graph, collect_graphs
+from autotune.measure.journal import open_journal
 from autotune.measure.timing import Visit
+from autotune.plan import CollectRequest, sample_requests
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, time_limit, watched_by
 from common.settings import SAMPLE
@@ -31,34 +31,34 @@ from data.tree import COLLECTIONS, collection_named, find_graphs, names_beside
 from ensembles.ranking.program import load_graph
 from tests.autotune.fakes import STEP_NS, SpinSource
 
-JOBS = sample_jobs()
+REQUESTS = sample_requests()
 TILE = collection_named("tile:xla")
 
 
 def test_the_sample_plan_covers_every_layout_collection_and_keeps_families_in_one_split() -> None:
-    places = {(job.collection.name, job.split) for job in JOBS}
+    places = {(request.collection.name, request.split) for request in REQUESTS}
     layouts = [collection.name for collection in COLLECTIONS if collection.kind == "layout"]
     assert places == {(name, split) for name in layouts for split in ("train", "valid", "test")}
     splits: dict[tuple[str, str], set[str]] = {}
-    for job in JOBS:
-        splits.setdefault((job.collection.kind, job.family), set()).add(job.split)
+    for request in REQUESTS:
+        splits.setdefault((request.collection.kind, request.family), set()).add(request.split)
     assert all(len(found) == 1 for found in splits.values())
-    assert len({job.submission_id for job in JOBS}) == len(JOBS)
+    assert len({request.submission_id for request in REQUESTS}) == len(REQUESTS)
 
 
 def test_the_sample_was_measured_by_this_plan() -> None:
     """It was stopped before all programs were done. Its tile kernels are of an older revision."""
-    asked = {job.submission_id: job for job in JOBS}
+    asked = {request.submission_id: request for request in REQUESTS}
     measured = json.loads((SAMPLE / "manifest.json").read_text())["graphs"]
     keys = ("program", "family", "split", "search", "n_configs_asked", "seed")
     layouts = {name: entry for name, entry in measured.items() if entry["search"] != "tiles"}
     assert len(layouts) == 113
     for name, entry in layouts.items():
-        request = asked[name].request()
-        assert {key: entry[key] for key in keys} == {key: request[key] for key in keys}
+        options = asked[name].options()
+        assert {key: entry[key] for key in keys} == {key: options[key] for key in keys}
 
 
-def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
+def layout_request(source: SpinSource | None = None, **changes: Any) -> CollectRequest:
     fields: dict[str, Any] = {
         "program": "spin_b8",
         "family": "spin",
@@ -67,12 +67,12 @@ def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
         "n_configs": 10,
         "timeout_s": 20.0,
     }
-    return Job(open_measurable=source or SpinSource(), **(fields | changes))
+    return CollectRequest(open_measurable=source or SpinSource(), **(fields | changes))
 
 
-def options_job(**changes: object) -> Job:
+def options_request(**changes: object) -> CollectRequest:
     given = {"collection": TILE} | changes
-    return layout_job(SpinSource(kind="tile"), **given)
+    return layout_request(SpinSource(kind="tile"), **given)
 
 
 def visits_of(journal: Path) -> list[tuple[int, int]]:
@@ -83,7 +83,7 @@ def visits_of(journal: Path) -> list[tuple[int, int]]:
 
 
 def test_a_layout_graph_reads_back_as_it_was_measured(tmp_path: Path) -> None:
-    outcome = collect_graph(layout_job(), tmp_path)
+    outcome = collect_graph(layout_request(), tmp_path)
     (file,) = find_graphs(tmp_path)
     assert outcome.path == file.path
     assert file.path == tmp_path / "npz/layout/xla/random/train/spin_b8.npz"
@@ -105,7 +105,7 @@ def test_a_layout_graph_reads_back_as_it_was_measured(tmp_path: Path) -> None:
 
 
 def test_options_have_their_default_as_normalizer(tmp_path: Path) -> None:
-    collect_graph(options_job(), tmp_path)
+    collect_graph(options_request(), tmp_path)
     graph = read_graph(find_graphs(tmp_path)[0])
     assert isinstance(graph, TileGraph)
     assert len(set(graph.runtime_normalizers.tolist())) == 1
@@ -115,22 +115,25 @@ def test_options_have_their_default_as_normalizer(tmp_path: Path) -> None:
 
 
 def test_test_runtimes_are_withheld(tmp_path: Path) -> None:
-    done = [collect_graph(job(split="test"), tmp_path) for job in (layout_job, options_job)]
+    done = [
+        collect_graph(request(split="test"), tmp_path)
+        for request in (layout_request, options_request)
+    ]
     for outcome in done:
-        assert len(outcome.job.stem) == 32 and int(outcome.job.stem, 16) >= 0
-        assert not read_graph(outcome.job.file(tmp_path)).is_labelled
+        assert len(outcome.request.stem) == 32 and int(outcome.request.stem, 16) >= 0
+        assert not read_graph(outcome.request.file(tmp_path)).is_labelled
     labels = read_withheld(tmp_path)
-    layout_id, options_id = (outcome.job.submission_id for outcome in done)
+    layout_id, options_id = (outcome.request.submission_id for outcome in done)
     assert set(labels) == {layout_id, options_id}
     assert labels[layout_id].normalizers is None and labels[options_id].normalizers is not None
     assert (labels[layout_id].runtime_ns >= STEP_NS).all()
-    assert len(labels[layout_id].runtime_ns) == read_graph(done[0].job.file(tmp_path)).n_configs
+    assert len(labels[layout_id].runtime_ns) == read_graph(done[0].request.file(tmp_path)).n_configs
 
 
 def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
-    job = layout_job(seed=3)
-    once = collect_graph(job, tmp_path).entry["seconds"]
-    entry = collect_graph(job, tmp_path, remeasure=True).entry
+    request = layout_request(seed=3)
+    once = collect_graph(request, tmp_path).entry["seconds"]
+    entry = collect_graph(request, tmp_path, remeasure=True).entry
     manifest = read_manifest(tmp_path)
     assert set(manifest["graphs"]) == {"layout:xla:random:spin_b8"}
     assert manifest == json.loads((tmp_path / MANIFEST).read_text())
@@ -143,7 +146,7 @@ def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
     assert entry["n_configs"] == 10
     assert entry["failed"] == []
     first, second = (
-        open_journal(job.journal(tmp_path, again=again), {}) for again in (False, True)
+        open_journal(request.journal(tmp_path, again=again), {}) for again in (False, True)
     )
     shortest = [*first.shortest_ns().values()]
     assert entry["spread"] == pytest.approx(max(shortest) / min(shortest), 1e-5)
@@ -161,9 +164,9 @@ def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
 
 def test_failing_and_hanging_configs_are_recorded_and_skipped(tmp_path: Path) -> None:
     source = SpinSource(crashes=1, hangs=2, refuses=3)
-    job = layout_job(source, n_configs=16, search="random", timeout_s=1)
-    entry = collect_graph(job, tmp_path).entry
-    graph = read_graph(job.file(tmp_path))
+    request = layout_request(source, n_configs=16, search="random", timeout_s=1)
+    entry = collect_graph(request, tmp_path).entry
+    graph = read_graph(request.file(tmp_path))
     assert graph.n_configs + len(entry["failed"]) == 16
     reasons = {failure["reason"] for failure in entry["failed"]}
     assert reasons == {
@@ -184,7 +187,7 @@ def test_a_graph_without_spread_or_default_is_left_out_and_named(
     source: SpinSource, reason: str, tmp_path: Path
 ) -> None:
     for _ in range(2):
-        outcome = collect_graph(layout_job(source, n_configs=16), tmp_path)
+        outcome = collect_graph(layout_request(source, n_configs=16), tmp_path)
         assert outcome.path is None
         assert reason in outcome.entry["reason"]
     assert "layout:xla:random:spin_b8" in read_manifest(tmp_path)["left_out"]
@@ -192,33 +195,33 @@ def test_a_graph_without_spread_or_default_is_left_out_and_named(
 
 
 def test_what_is_done_is_passed_over_and_other_options_are_refused(tmp_path: Path) -> None:
-    first = collect_graph(layout_job(), tmp_path)
+    first = collect_graph(layout_request(), tmp_path)
     assert first.path is not None
     before = first.path.stat().st_mtime_ns
-    collect_graph(layout_job(SpinSource(is_broken=True)), tmp_path)  # opens nothing
+    collect_graph(layout_request(SpinSource(is_broken=True)), tmp_path)  # opens nothing
     assert first.path.stat().st_mtime_ns == before
     with pytest.raises(UsageError, match="measured with n_configs_asked 10, not 11"):
-        collect_graph(layout_job(n_configs=11), tmp_path)
+        collect_graph(layout_request(n_configs=11), tmp_path)
 
 
 def test_more_rounds_keep_what_was_measured_and_fewer_are_refused(tmp_path: Path) -> None:
-    job, more = layout_job(), layout_job(n_rounds=4)
-    first = collect_graph(job, tmp_path, remeasure=True)
-    before = visits_of(job.journal(tmp_path))
-    known = read_graph(job.file(tmp_path)).runtime_ns
+    request, more = layout_request(), layout_request(n_rounds=4)
+    first = collect_graph(request, tmp_path, remeasure=True)
+    before = visits_of(request.journal(tmp_path))
+    known = read_graph(request.file(tmp_path)).runtime_ns
     with watched_by(stop_at(9)), pytest.raises(OutOfTime):
         collect_graph(more, tmp_path)
     with pytest.raises(UsageError, match="n_configs_asked 10, not 11"):
         collect_graph(replace(more, n_configs=11), tmp_path)
     entry = collect_graph(more, tmp_path, remeasure=True).entry
-    visits = visits_of(job.journal(tmp_path))
+    visits = visits_of(request.journal(tmp_path))
     assert visits[: len(before)] == before
     assert len(visits) == len(set(visits)) == 10 * 5
     assert (entry["rounds"], entry["again_configs"]) == (4, first.entry["again_configs"])
-    assert len(visits_of(job.journal(tmp_path, again=True))) == 4 * entry["again_configs"]
-    assert (read_graph(job.file(tmp_path)).runtime_ns <= known).all()
+    assert len(visits_of(request.journal(tmp_path, again=True))) == 4 * entry["again_configs"]
+    assert (read_graph(request.file(tmp_path)).runtime_ns <= known).all()
     with pytest.raises(UsageError, match="measured with rounds 4, not 2; give another --out"):
-        collect_graph(job, tmp_path)
+        collect_graph(request, tmp_path)
 
 
 def stop_at(n_configs: int) -> Callable[[str, int, int], None]:
@@ -232,10 +235,10 @@ def stop_at(n_configs: int) -> Callable[[str, int, int], None]:
 COMMAND = """
 import sys
 from pathlib import Path
-from autotune.collect import collect_jobs
-from tests.autotune.test_collect import layout_job
-job = layout_job(n_configs=int(sys.argv[1]), search="default")
-collect_jobs([job], Path(sys.argv[2]))
+from autotune.collect import collect_graphs
+from tests.autotune.test_collect import layout_request
+request = layout_request(n_configs=int(sys.argv[1]), search="default")
+collect_graphs([request], Path(sys.argv[2]))
 """
 
 
@@ -248,8 +251,8 @@ def collect_in_another_process(out: Path, *, n_configs: int) -> "subprocess.Pope
 
 
 def test_a_killed_collection_resumes_and_repeats_nothing(tmp_path: Path) -> None:
-    job = layout_job(n_configs=24, search="default")
-    journal = job.journal(tmp_path)
+    request = layout_request(n_configs=24, search="default")
+    journal = request.journal(tmp_path)
     process = collect_in_another_process(tmp_path, n_configs=24)
     wait_for_lines(tmp_path, 16)
     process.send_signal(signal.SIGKILL)
@@ -257,12 +260,12 @@ def test_a_killed_collection_resumes_and_repeats_nothing(tmp_path: Path) -> None
     with journal.open("ab") as stream:
         stream.write(b'{"config": 3, "round": 1, "runti')  # a line that the kill cut off
     before = visits_of(journal)
-    assert not job.file(tmp_path).path.exists()
-    collect_graph(job, tmp_path)
+    assert not request.file(tmp_path).path.exists()
+    collect_graph(request, tmp_path)
     visits = visits_of(journal)
     assert visits[: len(before)] == before
     assert len(visits) == len(set(visits)) == 24 * 3
-    assert read_graph(job.file(tmp_path)).n_configs == 24
+    assert read_graph(request.file(tmp_path)).n_configs == 24
     assert not list(tmp_path.rglob("*.tmp"))
 
 
@@ -276,12 +279,12 @@ def wait_for_lines(folder: Path, n_lines: int) -> None:
 def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_stops_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jobs = [
-        layout_job(program=f"spin_{split}", n_configs=6, split=split, family=split)
+    requests = [
+        layout_request(program=f"spin_{split}", n_configs=6, split=split, family=split)
         for split in ("train", "test", "valid")
     ]
     with time_limit(0):
-        assert collect_jobs(jobs, tmp_path) == []
+        assert collect_graphs(requests, tmp_path) == []
     seen: list[tuple[str, int, int]] = []
 
     def watch(what: str, done: int, total: int) -> None:
@@ -290,23 +293,23 @@ def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_sto
         seen.append((what, done, total))
 
     with watched_by(watch):
-        (done,) = collect_jobs(jobs, tmp_path)
+        (done,) = collect_graphs(requests, tmp_path)
     first = "first measurement"
     begun = [(f"configs of spin_test, {first}", n, 6) for n in range(3)]
     assert seen == [(f"configs of spin_train, {first}", n, 6) for n in range(7)] + begun
     assert read_graph(done.job.file(tmp_path)).n_configs == 6
-    broken = layout_job(SpinSource(is_broken=True), program="broken")
+    broken = layout_request(SpinSource(is_broken=True), program="broken")
     caplog.clear()
     with caplog.at_level(logging.INFO, log.name):
-        outcomes = collect_jobs([broken, *jobs], tmp_path, remeasure=True)
-    assert [outcome.job for outcome in outcomes] == jobs
+        outcomes = collect_graphs([broken, *requests], tmp_path, remeasure=True)
+    assert [outcome.request for outcome in outcomes] == requests
     told = [line.split()[0] for line in caplog.messages[1:]]
     assert caplog.messages[0] == "1/4  left out: no such device"
     assert told == ["2/4", "3/4", "4/4"]
     manifest = read_manifest(tmp_path)
-    assert set(manifest["graphs"]) == {job.submission_id for job in jobs}
+    assert set(manifest["graphs"]) == {request.submission_id for request in requests}
     assert all(entry["again_tau"] is not None for entry in manifest["graphs"].values())
-    assert set(read_withheld(tmp_path)) == {jobs[1].submission_id}
+    assert set(read_withheld(tmp_path)) == {requests[1].submission_id}
     assert [read_graph(file).n_configs for file in find_graphs(tmp_path)] == [6] * 3
 
 
@@ -326,20 +329,20 @@ def test_journals_refuse_other_measurements_and_damage(tmp_path: Path) -> None:
 
 
 def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(tmp_path: Path) -> None:
-    job = layout_job(n_configs=6, is_own=True)
-    edited = replace(job, open_measurable=SpinSource(function="longer loop"))
-    compiled_otherwise = replace(job, open_measurable=SpinSource(n_nodes=4))
+    request = layout_request(n_configs=6, is_users=True)
+    edited = replace(request, open_measurable=SpinSource(function="longer loop"))
+    compiled_otherwise = replace(request, open_measurable=SpinSource(n_nodes=4))
     with watched_by(stop_at(4)), pytest.raises(OutOfTime):
-        collect_graph(job, tmp_path)
+        collect_graph(request, tmp_path)
     for other in (edited, compiled_otherwise):
         with pytest.raises(UsageError, match="the program was edited since, or differs each"):
             collect_graph(other, tmp_path)
-    assert not collect_graph(job, tmp_path).was_there
-    assert collect_graph(job, tmp_path).was_there
+    assert not collect_graph(request, tmp_path).was_there
+    assert collect_graph(request, tmp_path).was_there
     assert collect_graph(compiled_otherwise, tmp_path).was_there  # the function is the same
     with pytest.raises(UsageError, match="the program was edited after its measurement"):
         collect_graph(edited, tmp_path)
-    assert [collect_graph(job, tmp_path, remeasure=True).was_there for _ in range(2)] == [
+    assert [collect_graph(request, tmp_path, remeasure=True).was_there for _ in range(2)] == [
         False,
         True,
     ]

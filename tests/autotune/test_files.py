@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.collect import collect_graph
-from autotune.job import MeasurementSettings, make_job
 from autotune.optimize.candidate import Candidate, Comparison, Ratio
 from autotune.optimize.optimize import OptimizeResult
 from autotune.optimize.session import OptimizeRequest
 from autotune.optimize.write import write_result
+from autotune.plan import MeasurementSettings, make_request
 from autotune.programs.catalogue import ProgramInputs
 from autotune.programs.files import POSITIVE, SIGNED, draw_arguments, load_program
 from autotune.same_outputs import SameOutputs
@@ -301,9 +301,9 @@ ENTRY e {
 def test_file_is_collected_under_the_names_of_its_instructions(tmp_path: Path) -> None:
     path = put(tmp_path, "dots.hlo", DOTS)
     effort = MeasurementSettings(4, timeout_s=60.0)
-    job = make_job(path, kind="layout", effort=effort)
-    outcome = collect_graph(job, tmp_path / "out")
-    assert (job.submission_id, job.is_own) == ("layout:xla:random:dots", True)
+    request = make_request(path, kind="layout", effort=effort)
+    outcome = collect_graph(request, tmp_path / "out")
+    assert (request.submission_id, request.is_users) == ("layout:xla:random:dots", True)
     if outcome.path:  # runtimes may be too similar
         names = outcome.path.with_suffix(".names.txt").read_text().split()
         with np.load(outcome.path) as arrays:
@@ -311,4 +311,4 @@ def test_file_is_collected_under_the_names_of_its_instructions(tmp_path: Path) -
         assert [names[node] for node in nodes] == ["first", "second"]
     with pytest.raises(UsageError, match="the program was edited after its measurement"):
         put(tmp_path, "dots.hlo", DOTS.replace("s32[7]", "s32[8]"))
-        collect_graph(job, tmp_path / "out")
+        collect_graph(request, tmp_path / "out")

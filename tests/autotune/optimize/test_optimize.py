@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from autotune.measure.journal import whole_rounds
 from autotune.measure.program import Description
 from autotune.optimize.candidate import N_PROCESSES, Setting, Status, pool_ratios
 from autotune.optimize.optimize import OptimizeResult, optimize
-from autotune.optimize.session import OptimizeSession, whole_rounds
+from autotune.optimize.session import OptimizeSession
 from autotune.optimize.write import APPLY, BEST, all_cores_text, write_result
 from common.errors import PipelineError, UsageError
 from common.machine import granted

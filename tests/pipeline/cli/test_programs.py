@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.job import sample_jobs
+from autotune.plan import sample_requests
 from common.settings import ROOT
 from tests.support.command_line import call
 
@@ -50,6 +50,6 @@ def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     (words,) = re.findall(r"-m pipeline collect (--plan sample .*) --out data/raw/sample", makefile)
     options = re.sub(r"--max-minutes \d+", "--max-minutes 0", words)
     said = call("collect", *options.split(), "--out", tmp_path)
-    n = len(sample_jobs())
+    n = len(sample_requests())
     assert f"not done: {n} of {n} graphs; the same command resumes" in said
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]

@@ -1,20 +1,26 @@
-"""The jobs of a collection: one graph, one search and one file. Also the jobs of the sample."""
+"""The graphs that `collect` measures: one search and one file each. Also those of the sample."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autotune.measure.program import OpenProgram
 from autotune.measure.search import SEARCHES
-from autotune.measure.worker import DEVICES
+from autotune.measure.worker import DEVICES, Session
 from autotune.programs.catalogue import NO_INPUTS, ProgramInputs, catalogue, is_file, rows
 from autotune.programs.files import load_program
 from autotune.spaces import open_program
 from common.errors import UsageError
+from common.reproducibility import generator
 from data.labels import file_stem
 from data.tree import SPLITS, Collection, GraphFile, collection_named
+
+Manifest = Mapping[str, Mapping[str, Any]]
 
 JOURNALS = "journal"
 # The space of each `--kind`.
@@ -40,7 +46,7 @@ SAMPLE_SETTINGS = MeasurementSettings(n_rounds=6, timeout_s=120.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(MeasurementSettings):
+class CollectRequest(MeasurementSettings):
     """One graph to measure.
 
     Attributes:
@@ -48,7 +54,7 @@ class Job(MeasurementSettings):
         split: "train", "valid" or "test".
         search: A key of `autotune.measure.search.SEARCHES`.
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
-        is_own: Whether the program is a user's, who may edit it.
+        is_users: Whether the program is a user's, who may edit it.
     """
 
     open_measurable: OpenProgram
@@ -59,7 +65,7 @@ class Job(MeasurementSettings):
     split: str = "train"
     search: str = "random"
     device: str | None = None
-    is_own: bool = False
+    is_users: bool = False
 
     @property
     def stem(self) -> str:
@@ -83,17 +89,24 @@ class Job(MeasurementSettings):
         kind = "again" if again else "first"
         return out / JOURNALS / self.collection.slug / f"{self.program}.{kind}.jsonl"
 
-    def request(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """Return the options of the measurement for the manifest.
 
         A repeated call must have the same options. Only the number of rounds may grow.
         """
         keys = ("program", "family", "split", "search", "seed", "device")
-        request = {key: getattr(self, key) for key in keys}
-        return request | {"n_configs_asked": self.n_configs, "rounds": self.n_rounds}
+        options = {key: getattr(self, key) for key in keys}
+        return options | {"n_configs_asked": self.n_configs, "rounds": self.n_rounds}
+
+    def generator(self, stage: str) -> np.random.Generator:
+        return generator(self.seed, stage, self.search, self.program)
+
+    def start_worker(self) -> Session:
+        """Return a worker process for the program."""
+        return Session(self.open_measurable, timeout_s=self.timeout_s, label=self.program)
 
 
-def make_job(
+def make_request(
     program: str,
     *,
     kind: str,
@@ -102,8 +115,8 @@ def make_job(
     device: str | None = None,
     effort: MeasurementSettings,
     inputs: ProgramInputs = NO_INPUTS,
-) -> Job:
-    """Return the job that measures one kind of decisions of a program.
+) -> CollectRequest:
+    """Return the request that measures one kind of decisions of a program.
 
     Fusion is stored like layouts, and options like tiles. A model of layouts or tiles cannot learn
     from them, so they need a separate `--out`.
@@ -127,7 +140,7 @@ def make_job(
     collection = "tile:xla" if kind == "options" else f"layout:{source.source}:{search}"
     # The compiler adds copies for layouts itself, so only the other kinds check the outputs.
     opener = partial(open_program, has_checks=kind != "layout")
-    return Job(
+    return CollectRequest(
         open_measurable=partial(opener, program, (SPACES[kind],), device, inputs),
         program=source.name,
         family=source.family,
@@ -136,31 +149,31 @@ def make_job(
         split=split,
         search=search,
         device=device,
-        is_own=":" in program or is_file(program),
+        is_users=":" in program or is_file(program),
         **asdict(effort),
     )
 
 
-def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
-    """Return the jobs of the sample, with all collections and splits interleaved.
+def sample_requests(*, seed: int = 0, device: str | None = None) -> list[CollectRequest]:
+    """Return the requests of the sample, with all collections and splits interleaved.
 
     If the sample is stopped early, it has about the same share of each of them.
 
     Args:
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
     """
-    queues: dict[tuple[str, str], list[Job]] = {}
+    queues: dict[tuple[str, str], list[CollectRequest]] = {}
     for row, search in itertools.product(rows(), SEARCHES):
         effort = replace(SAMPLE_SETTINGS, n_configs=int(row["configs"]), seed=seed)
         how: dict[str, Any] = {"split": row["split"], "device": device, "effort": effort}
-        job = make_job(row["program"], kind="layout", search=search, **how)
-        queues.setdefault((job.collection.name, job.split), []).append(job)
+        request = make_request(row["program"], kind="layout", search=search, **how)
+        queues.setdefault((request.collection.name, request.split), []).append(request)
     placed = [
-        ((place + 0.5) / len(queue), job)
+        ((place + 0.5) / len(queue), request)
         for queue in queues.values()
-        for place, job in enumerate(queue)
+        for place, request in enumerate(queue)
     ]
-    return [job for _, job in sorted(placed, key=lambda entry: entry[0])]
+    return [request for _, request in sorted(placed, key=lambda entry: entry[0])]
 
 
 def known_programs(kind: str) -> list[tuple[str, str]]:
@@ -173,43 +186,42 @@ def known_programs(kind: str) -> list[tuple[str, str]]:
     return [(program.name, program.family) for program in catalogue()]
 
 
-def _check(option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"{option} {value}: no such value; known: {', '.join(known)}")
+def _check(option: str, value: str, values: tuple[str, ...]) -> None:
+    if value not in values:
+        raise UsageError(f"{option} {value}: no such value; known: {', '.join(values)}")
 
 
-def is_done(manifest: dict[str, dict[str, Any]], job: Job, out: Path) -> bool:
-    """Return whether a graph was measured or left out. A job with more rounds is not done.
+def is_done(manifest: Manifest, request: CollectRequest, out: Path) -> bool:
+    """Return whether a graph was measured or left out. A request with more rounds is not done.
 
     Raises:
         UsageError: The graph was measured with other options.
     """
-    known = manifest["graphs"] | manifest["left_out"]
-    if job.submission_id not in known:
+    entries = {**manifest["graphs"], **manifest["left_out"]}
+    if request.submission_id not in entries:
         return False
-    entry = known[job.submission_id]
-    for key, value in job.request().items():
-        if key == "rounds" and entry.get(key, value) < value and job.journal(out).is_file():
+    entry = entries[request.submission_id]
+    for key, value in request.options().items():
+        if key == "rounds" and entry.get(key, value) < value and request.journal(out).is_file():
             return False
         if entry.get(key) != value:
-            raise UsageError(
-                f"{job.submission_id}: was measured with {key} "
-                f"{entry.get(key)}, not {value}; give another --out"
-            )
+            fault = f"was measured with {key} {entry.get(key)}, not {value}"
+            raise UsageError(f"{request.submission_id}: {fault}; give another --out")
     return True
 
 
-def check_family(manifest: dict[str, dict[str, Any]], job: Job) -> None:
+def check_family(manifest: Manifest, request: CollectRequest) -> None:
     """Check that a family is in one split. Otherwise scores would be too good.
 
     Raises:
         UsageError: Another split has a graph of the family.
     """
     for submission_id, entry in manifest["graphs"].items():
-        same = submission_id.split(":")[0] == job.collection.kind and entry["family"] == job.family
-        if same and entry["split"] != job.split:
+        kind, split = submission_id.split(":")[0], entry["split"]
+        is_same = (kind, entry["family"]) == (request.collection.kind, request.family)
+        if is_same and split != request.split:
+            fault = f"its family {request.family} is in the {split} split ({entry['program']})"
             raise UsageError(
-                f"{job.submission_id}: its family {job.family} is in the {entry['split']} split "
-                f"({entry['program']}), not in {job.split}; give --split {entry['split']}, another "
-                "FAMILY or another --out"
+                f"{request.submission_id}: {fault}, not in {request.split}; "
+                f"give --split {split}, another FAMILY or another --out"
             )

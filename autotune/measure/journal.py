@@ -1,0 +1,225 @@
+"""Visits of configs in rounds, and the journal that has a line for each; c configs of g knobs.
+
+Each visit adds a line of JSON, so a kill loses one visit at most. The first line describes the
+measurement. An incomplete last line is dropped.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.measure.search import Search
+from autotune.measure.timing import Visit
+from autotune.measure.worker import ConfigFailed, ProgramFailed, Session
+from common.errors import OutOfTime, PipelineError, UsageError
+from common.progress import out_of_time, progress
+from data.hlo.choices import Choices
+
+SEARCH_ROUND = 0
+MAX_FAILED_AT_START = 10
+# Keys of a journal's header that differ after an edit of the program.
+EDITED = ("program_digest", "function")
+
+
+@dataclass
+class Journal:
+    """Visits of one graph, in memory and in a file."""
+
+    path: Path
+    visits: dict[tuple[int, int], Visit] = field(default_factory=dict)
+    settings: dict[int, list[int]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    codes: dict[int, str] = field(default_factory=dict)
+
+    def add(self, config: int, setting: Sequence[int], **result: Any) -> None:
+        """Record a visit or a failure of a config.
+
+        Args:
+            setting: Option of each knob, (g,).
+            **result: Either `round` and the fields of `Visit`, or the reason as `failed`.
+        """
+        line: dict[str, Any] = {"config": config, **result}
+        if config not in self.settings:
+            line["choice"] = list(setting)
+        _append(self.path, line)
+        self.take(line)
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Add a line of the file to memory."""
+        config = int(line["config"])
+        if "choice" in line:
+            self.settings[config] = list(line["choice"])
+        if "failed" in line:
+            self.failed[config] = str(line["failed"])
+        else:
+            visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]), line["is_stopped"])
+            self.visits[config, int(line["round"])] = visit
+            self.codes[config] = line.get("code") or str(self.settings[config])
+
+    def shortest_ns(self) -> dict[int, int]:
+        """Return the shortest run in ns, by config. Configs that failed are left out."""
+        shortest: dict[int, int] = {}
+        for (config, _), visit in self.visits.items():
+            if config not in self.failed:
+                shortest[config] = min(visit.runtime_ns, shortest.get(config, visit.runtime_ns))
+        return shortest
+
+
+def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
+    """Open a journal, or begin it.
+
+    Args:
+        header: Description of the measurement, the first line of the file.
+
+    Raises:
+        UsageError: The journal is of another measurement.
+    """
+    content = path.read_bytes() if path.is_file() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    # A journal without a visit may begin again, with another header.
+    if whole.count(b"\n") < 2:
+        path.unlink(missing_ok=True)
+        _append(path, header)
+        return Journal(path)
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    journal = Journal(path)
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            values = json.loads(line)
+            if number > 1:
+                journal.take(values)
+        except (ValueError, KeyError, TypeError) as error:
+            fault = f"line {number} is damaged ({error})"
+            how = "remove the file to measure this graph again"
+            raise PipelineError(f"{path}: {fault}; {how}") from error
+        if number == 1:
+            _check_header(path, values, header)
+    return journal
+
+
+def _check_header(path: Path, begun: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+    for key, value in header.items():
+        # A key that an older journal lacks is no difference.
+        if begun.get(key, value) == value:
+            continue
+        reason = f"was begun with {key} {begun[key]}, not {value}"
+        if key in EDITED:
+            reason = "the program was edited since, or differs each time it is traced"
+        raise UsageError(f"{path}: {reason}; give another --out")
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as stream:
+        stream.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
+class Visitor:
+    """Visits configs that the journal does not have yet, and reports the progress."""
+
+    def __init__(
+        self, session: Session, journal: Journal, *, label: str, total: int, n_visits: int = 1
+    ) -> None:
+        self._session = session
+        self._journal = journal
+        self._label, self._total, self._n_visits = label, total, n_visits
+        # Visits to configs that have failed count as done.
+        self._n_skipped = 0
+        self._n_reported = -1
+        self._report()
+
+    def _report(self) -> None:
+        done = (len(self._journal.visits) + self._n_skipped) // self._n_visits
+        if done != self._n_reported:
+            self._n_reported = done
+            progress(self._label, done, self._total)
+
+    def visit(self, config: int, turn: int, setting: Choices) -> float:
+        """Return the runtime of a config in a round, in ns. inf if it fails or has failed.
+
+        Args:
+            setting: Option of each knob, (g,).
+
+        Raises:
+            OutOfTime: The time is over.
+            ProgramFailed: The first ten configs all failed.
+        """
+        if (config, turn) in self._journal.visits:
+            return self._journal.visits[config, turn].runtime_ns
+        if config in self._journal.failed:
+            self._n_skipped += 1
+            self._report()
+            return math.inf
+        if out_of_time():
+            raise OutOfTime(self._label)
+        try:
+            visit = self._session.visit(setting)
+        except ConfigFailed as failure:
+            self._journal.add(config, setting.tolist(), failed=str(failure))
+            self._check_failures(failure)
+            return self.visit(config, turn, setting)
+        self._journal.add(config, setting.tolist(), round=turn, **visit._asdict())
+        self._report()
+        return visit.runtime_ns
+
+    def _check_failures(self, failure: ConfigFailed) -> None:
+        n_failed = len(self._journal.failed)
+        if not self._journal.visits and n_failed >= MAX_FAILED_AT_START:
+            # The program has a fault, not its configs.
+            reason = f"the first {n_failed} configs all failed: {failure}"
+            raise ProgramFailed(f"{self._label}: {reason}") from failure
+
+
+def run_search(visitor: Visitor, search: Search) -> Choices:
+    """Visit all settings of a search.
+
+    Returns:
+        All settings with the failed ones, (c, g).
+    """
+    batches: list[Choices] = []
+    n_visited = 0
+    try:
+        batch = next(search)
+        while True:
+            batches.append(batch)
+            runtimes = [
+                visitor.visit(config, SEARCH_ROUND, setting)
+                for config, setting in enumerate(batch, start=n_visited)
+            ]
+            n_visited += len(batch)
+            batch = search.send(np.array(runtimes))
+    except StopIteration:
+        return np.concatenate(batches)
+
+
+def run_rounds(
+    visitor: Visitor, settings: Choices, *, n_rounds: int, rng: np.random.Generator
+) -> None:
+    """Visit all settings (c, g) in rounds, each in a new random order."""
+    for turn in range(1, n_rounds + 1):
+        for config in rng.permutation(len(settings)).tolist():
+            visitor.visit(config, turn, settings[config])
+
+
+def whole_rounds(journal: Journal, n_configs: int) -> tuple[list[int], NDArray[np.int64]]:
+    """Gather the visits of the configs that never failed.
+
+    Returns:
+        The numbers of the configs that ran, and their runtimes in ns, (r, ran). Rounds that lack a
+        visit are left out.
+    """
+    ran = [config for config in range(n_configs) if config not in journal.failed]
+    by_round = [
+        [journal.visits.get((config, turn)) for config in ran]
+        for turn in sorted({turn for _, turn in journal.visits})
+    ]
+    rows = [[visit.runtime_ns for visit in row if visit] for row in by_round if all(row)]
+    return ran, np.array(rows, np.int64).reshape(-1, len(ran))
