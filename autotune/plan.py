@@ -81,11 +81,7 @@ class CollectRequest(MeasurementSettings):
         return GraphFile(self.collection, self.split, self.stem, path)
 
     def journal(self, out: Path, *, again: bool = False) -> Path:
-        """Return the path of the journal.
-
-        Args:
-            again: Whether it is the journal of the second measurement.
-        """
+        """Return the path of the journal of the first or the second measurement."""
         kind = "again" if again else "first"
         return out / JOURNALS / self.collection.slug / f"{self.program}.{kind}.jsonl"
 
@@ -158,9 +154,6 @@ def sample_requests(*, seed: int = 0, device: str | None = None) -> list[Collect
     """Return the requests of the sample, with all collections and splits interleaved.
 
     If the sample is stopped early, it has about the same share of each of them.
-
-    Args:
-        device: "cpu", "gpu" or "tpu". None lets JAX choose.
     """
     queues: dict[tuple[str, str], list[CollectRequest]] = {}
     for row, search in itertools.product(rows(), SEARCHES):

@@ -215,13 +215,7 @@ def sage_blocks(width: int, count: int) -> nn.ModuleList:
 
 
 def pass_messages(blocks: nn.ModuleList, x: Tensor, graph: DecisionGraph) -> Tensor:
-    """Apply blocks of message passing.
-
-    Args:
-        blocks: From `sage_blocks`.
-        x: Nodes (n, b, h).
-        graph: The graph.
-    """
+    """Apply blocks of message passing to nodes (n, b, h)."""
     for block in blocks:
         assert isinstance(block, SageBlock)
         x = block(x, block.aggregate(x, graph.neighbours))
@@ -294,14 +288,10 @@ def sample_settings(n_settings: int, generator: torch.Generator) -> Choose:
 
 
 def likeliest_setting(task: DecisionTask, log_probs: Tensor) -> Tensor:
-    """Choose the likeliest option of each node.
+    """Return the likeliest option of each node, (1, d).
 
     Args:
-        task: The task.
         log_probs: Log-probabilities of the options, (b or 1, d, a).
-
-    Returns:
-        One setting, (1, d).
     """
     return log_probs[:1].argmax(dim=2)
 

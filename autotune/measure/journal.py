@@ -39,10 +39,9 @@ class Journal:
     codes: dict[int, str] = field(default_factory=dict)
 
     def add(self, config: int, setting: Sequence[int], **result: Any) -> None:
-        """Record a visit or a failure of a config.
+        """Record a visit or a failure of a config with a setting (g,).
 
         Args:
-            setting: Option of each knob, (g,).
             **result: Either `round` and the fields of `Visit`, or the reason as `failed`.
         """
         line: dict[str, Any] = {"config": config, **result}

@@ -56,9 +56,6 @@ def genetic_search(
     only measure configs that differ by less than the noise.
 
     Args:
-        space: The space of settings.
-        n_configs: Number of settings.
-        rng: Random generator.
         first: First settings, (b, g). None means the default.
         guide: Function that sorts children by predicted runtime. With a guide each generation has
             more children, and the first new ones are measured. The search ends without new ones.

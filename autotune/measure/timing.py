@@ -45,11 +45,7 @@ class Stops(NamedTuple):
     period_ns: int
 
     def without_stops(self, wall_ns: int) -> int:
-        """Return the time of a run in ns without the stops during the run.
-
-        Args:
-            wall_ns: Wall time of a run that began at the end of a stop, in ns.
-        """
+        """Return the time without stops of a run that began at the end of a stop, in ns."""
         runs_ns = self.period_ns - self.length_ns
         n_stops = max(0, round((wall_ns - runs_ns / 2) / self.period_ns))
         return max(1, wall_ns - n_stops * self.length_ns)
@@ -73,13 +69,10 @@ CPU = Clock("process CPU time", time.process_time_ns)
 
 
 def clock_for(platform: str) -> Clock:
-    """Return the steadiest clock for a platform.
+    """Return the steadiest clock for a platform of JAX, for example "cpu".
 
     On a CPU this is the CPU time of the process, which stops while other processes use the core.
     An accelerator works outside of the process, so there it is the wall time.
-
-    Args:
-        platform: Platform of JAX, for example "cpu" or "gpu".
     """
     return CPU if platform == "cpu" else WALL
 

@@ -83,11 +83,7 @@ class _Server:
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests until the other side closes.
-
-    Args:
-        connection: Socket of requests (method, argument). Each answer is (value, problem).
-    """
+    """Answer requests (method, argument) by (value, problem) until the other side closes."""
     server = _Server()
     # A garbage collection in the middle of a run would be part of its time.
     gc.disable()

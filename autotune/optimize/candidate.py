@@ -202,13 +202,7 @@ def _orders_text(name: str, orders: Mapping[str, Sequence[int]]) -> str:
 
 
 def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
-    """Return the median ratio of two runtimes over rounds: a disturbance is in both of them.
-
-    Args:
-        own_ns: Runtimes (r,) in ns.
-        base_ns: Runtimes (r,) in ns that they are compared with.
-        seed: Seed of the bootstrap.
-    """
+    """Return the median ratio of runtimes (r,) over rounds: a disturbance is in both of them."""
     ratios = own_ns / base_ns
     resampled = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
     return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[resampled], axis=1)))
@@ -218,7 +212,7 @@ def compare_rounds(default_ns: Times, same_ns: Times, own_ns: Times) -> Comparis
     """Return the comparison of one process; its intervals are over rounds.
 
     Args:
-        default_ns: Runtimes (r,) of the default in ns.
+        default_ns: Runtimes (r,) of the default.
         same_ns: Runtimes (r,) of the default's second visit in each round.
         own_ns: Runtimes (r,) of the candidate.
     """
@@ -244,11 +238,9 @@ def pool_ratios(ratios: Sequence[float], n_looks: int = 1) -> Ratio:
 
 
 def pool_processes(processes: Sequence[Comparison], n_looks: int) -> Comparison | None:
-    """Return the pooled comparison; None with fewer than two processes, unless one failed.
+    """Return the pooled comparison of processes (p,).
 
-    Args:
-        processes: One comparison per process, (p,).
-        n_looks: As of `pool_ratios`.
+    None with fewer than two processes, unless one failed.
     """
     has_failed = any(one.ratio == FAILED_RATIO for one in processes)
     if len(processes) < MIN_PROCESSES and not has_failed:

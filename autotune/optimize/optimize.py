@@ -249,9 +249,6 @@ def verify(
 ) -> tuple[Comparison, dict[Setting, Comparison]]:
     """Measure finalists next to the default, and the default again, in a fresh process.
 
-    Args:
-        session: The call, whose journals get the visits.
-
     Returns:
         The default over itself, and the comparison of each finalist that ran.
     """
@@ -277,11 +274,7 @@ def verify(
 
 
 def confirm(session: OptimizeSession, candidate: Candidate) -> Candidate:
-    """Measure a candidate in more processes: on one thread, and on all cores if it gains.
-
-    Args:
-        session: The call, whose journals get the visits.
-    """
+    """Measure a candidate in more processes: on one thread, and on all cores if it gains."""
     verified = {candidate.setting: candidate.comparison}
     for _ in range(MAX_BATCHES):
         stage = candidate.open_stage

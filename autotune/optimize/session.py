@@ -214,11 +214,7 @@ class OptimizeSession:
             )
 
     def confirming_processes(self, stage: str) -> dict[Setting, list[Comparison]]:
-        """Return the comparisons of the processes of a stage that had enough time, by setting.
-
-        Args:
-            stage: `CONFIRM` or `ON_ALL_CORES`.
-        """
+        """Return the comparisons of the processes of a stage that had enough time, by setting."""
         comparisons: dict[Setting, list[Comparison]] = {}
         for path in sorted((self.out / JOURNALS).glob(f"{stage}-*.jsonl")):
             journal = self.journal(path.stem)

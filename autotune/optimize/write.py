@@ -24,11 +24,7 @@ MAX_SHAPES = 80
 
 
 def write_result(result: OptimizeResult, out: Path) -> dict[str, Any]:
-    """Write all files, best.json last, and return its content.
-
-    Args:
-        result: Result of `optimize`.
-    """
+    """Write all files, best.json last, and return its content."""
     content, best = as_json(result), result.best if result.is_faster else None
     program, script = (best.description.program, apply_text(result, best)) if best else (None, "")
     for name, data in ((PROGRAM, program), (APPLY, script.encode())):
@@ -41,11 +37,7 @@ def write_result(result: OptimizeResult, out: Path) -> dict[str, Any]:
 
 
 def as_json(result: OptimizeResult) -> dict[str, Any]:
-    """Return a result as JSON, in milliseconds and as ratios over the default.
-
-    Args:
-        result: Result of `optimize`.
-    """
+    """Return a result as JSON, in milliseconds and as ratios over the default."""
     best, measured, request = result.best, result.measured, result.request
     used, together = best if result.is_faster else None, best and best.together
     return {
@@ -88,11 +80,7 @@ def as_json(result: OptimizeResult) -> dict[str, Any]:
 
 
 def apply_text(result: OptimizeResult, best: Candidate) -> str:
-    """Return a Python file with the function and the best setting.
-
-    Args:
-        result: Result of `optimize`.
-    """
+    """Return a Python file with the function and the best setting."""
     program, description, comparison = result.request.program, best.description, best.comparison
     is_of_file, static = is_file(program), result.request.inputs.static
     module, _, name = ("", "", "") if is_of_file else program.partition(":")
@@ -145,11 +133,7 @@ def ratio_text(ratio: Ratio) -> str:
 
 
 def tried_text(result: OptimizeResult) -> str:
-    """Return the number of candidates, and the reason why there are no more.
-
-    Args:
-        result: Result of `optimize`.
-    """
+    """Return the number of candidates, and the reason why there are no more."""
     tried, drawn = len(result.candidates), result.n_drawn
     equal = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
     why = "no more are new" if result.is_over else "no time for more"

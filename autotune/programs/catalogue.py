@@ -101,22 +101,14 @@ def catalogue() -> list[ProgramSource]:
 
 
 def is_file(name: str) -> bool:
-    """Return whether a program is a file, or looks like one, for example "step.mlir".
-
-    Args:
-        name: Value of `--program`.
-    """
+    """Return whether a program is a file, or looks like one, for example "step.mlir"."""
     path, _ = split_choice(Path(name))
     is_path = path.exists() or len(path.parts) > 1 or path.suffix in ENDINGS
     return is_path and all(name != row["program"] for row in rows())
 
 
 def named_object(name: str) -> Any:
-    """Return an object of a module. The module may be in the working folder.
-
-    Args:
-        name: "module:object".
-    """
+    """Return an object as "module:object". The module may be in the working folder."""
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -138,13 +130,10 @@ def named_object(name: str) -> Any:
 
 
 def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
-    """Return a user's function.
-
-    Args:
-        name: "module:function".
+    """Return a user's function "module:function".
 
     Raises:
-        UsageError: "module:function" is no function.
+        UsageError: The object is no function.
     """
     function = named_object(name)
     if not callable(function):

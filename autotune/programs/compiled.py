@@ -61,11 +61,7 @@ def lower_program(source: ProgramSource) -> tuple[Callable[..., Any], Any, Any]:
 
 
 def dump_module(name: str, lowered: Any) -> Any:
-    """Compile a function once and return its HloModuleProto before layout assignment.
-
-    Args:
-        lowered: The function as a `jax.stages.Lowered`.
-    """
+    """Compile a `jax.stages.Lowered` and return its HloModuleProto before layout assignment."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             lowered.compile(
@@ -95,11 +91,7 @@ def _read_dump(name: str, folder: Path) -> Any:
 
 
 def digest_of(lowered: Any) -> str:
-    """Return a digest of a function, 16 hex digits.
-
-    Args:
-        lowered: The function as a `jax.stages.Lowered`.
-    """
+    """Return a digest of a `jax.stages.Lowered`, 16 hex digits."""
     return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
 
 
@@ -170,11 +162,7 @@ def share_finite(outputs: Any) -> float:
 
 
 def export_flat(name: str, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Return a function of a list of arrays as a `jax.export.Exported`.
-
-    Args:
-        function: The JAX function. The export takes and returns the leaves of its trees.
-    """
+    """Return a function of lists, the leaves of its trees, as a `jax.export.Exported`."""
     import jax
     from jax import export
 
@@ -196,10 +184,9 @@ def export_flat(name: str, function: Callable[..., Any], arguments: Sequence[Any
 
 
 def with_module(name: str, exported: Any, module: bytes) -> Any:
-    """Return an export that computes another HLO module.
+    """Return a `jax.export.Exported` that computes another HLO module.
 
-    Args:
-        exported: `jax.export.Exported` with the parameters and results of the module.
+    The module has the same parameters and results.
     """
     from jaxlib import _jax
     from jaxlib.mlir.dialects import stablehlo

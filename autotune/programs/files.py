@@ -74,11 +74,7 @@ def load_program(name: str, inputs: ProgramInputs = NO_INPUTS) -> ProgramSource:
 
 
 def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
-    """Return the program of a file. The file is read when the program is built.
-
-    Args:
-        name: FILE or FILE#MODULE, also of a folder that XLA dumped.
-    """
+    """Return the program of FILE or FILE#MODULE. The file is read when the program is built."""
     path, chosen = split_choice(Path(name))
     if not path.exists():
         raise PipelineError(f"--program {name}: no such file; expected {EXPECTED}")

@@ -58,13 +58,7 @@ class Draw:
         return own
 
     def array(self, *shape: int, scale: float = 1.0, mean: float = 0.0) -> Any:
-        """Return a random normal float32 array.
-
-        Args:
-            *shape: Shape of the array.
-            scale: Standard deviation.
-            mean: Mean.
-        """
+        """Return a random normal float32 array with a standard deviation `scale`."""
         return self._asked(
             lambda rng: (mean + scale * rng.standard_normal(shape)).astype(np.float32)
         )
@@ -82,12 +76,7 @@ class Draw:
         return self.weight(n_in, n_out), self.array(n_out, scale=0.1)
 
     def integers(self, high: int, *shape: int) -> Any:
-        """Return random int32 numbers.
-
-        Args:
-            high: Upper bound, exclusive.
-            *shape: Shape of the array.
-        """
+        """Return random int32 numbers below `high`."""
         return self._asked(lambda rng: rng.integers(0, high, shape, dtype=np.int32))
 
     def fixed(self, array: Any) -> Any:
@@ -96,11 +85,7 @@ class Draw:
 
 
 def drawn(architecture: Callable[..., Any], *sizes: int) -> tuple[Network, tuple[Any, ...]]:
-    """Return the network of an architecture and its example arguments.
-
-    Args:
-        architecture: Function of `w`, `inputs` and sizes.
-    """
+    """Return the network of an architecture with some sizes, and its example arguments."""
     rng = np.random.default_rng(SEED)
     w, own_inputs = Draw(rng), Draw(rng)
     jax.eval_shape(lambda: architecture(w, own_inputs, *sizes))
@@ -114,8 +99,7 @@ def drawn(architecture: Callable[..., Any], *sizes: int) -> tuple[Network, tuple
 def training_step(network: Network, arguments: tuple[Any, ...]) -> tuple[Network, tuple[Any, ...]]:
     """Return a step of gradient descent on the squared error, and its example arguments.
 
-    Args:
-        arguments: Its example arguments. The target is added as the last one.
+    The target is added as the last argument.
     """
 
     def loss(weights: list[Any], *given: Any) -> Any:
@@ -134,37 +118,18 @@ def training_step(network: Network, arguments: tuple[Any, ...]) -> tuple[Network
 
 
 def linear(weights: tuple[Any, Any], x: Any) -> Any:
-    """Map the last axis by a weight and a bias: (…, d in) to (…, d out).
-
-    Args:
-        weights: Weight (d in, d out) and bias (d out,).
-        x: Input (…, d in).
-    """
+    """Map the last axis by a weight (d in, d out) and a bias (d out,)."""
     weight, bias = weights
     return x @ weight + bias
 
 
 def dense(w: Draw, x: Any, width: int) -> Any:
-    """Map the last axis by a dense layer.
-
-    Args:
-        w: Source of the weights.
-        x: Input (…, d in).
-        width: Number of output features.
-    """
+    """Map the last axis by a new dense layer."""
     return linear(w.dense(x.shape[-1], width), x)
 
 
 def convolve(kernel: Any, x: Any, *, stride: int = 1, dilation: int = 1, groups: int = 1) -> Any:
-    """Convolve with a kernel and zero padding.
-
-    Args:
-        kernel: Kernel (window…, c / groups, c out).
-        x: Input (b, …, c) with one to three window axes.
-        stride: Stride of all window axes.
-        dilation: Dilation of all window axes.
-        groups: Number of channel groups.
-    """
+    """Convolve with a kernel (window…, c / groups, c out) and zero padding."""
     letters = WINDOW_LETTERS[x.ndim - 2]
     return lax.conv_general_dilated(
         x,
@@ -180,46 +145,18 @@ def convolve(kernel: Any, x: Any, *, stride: int = 1, dilation: int = 1, groups:
 def conv(
     w: Draw, x: Any, width: int, *window: int, stride: int = 1, groups: int = 1, dilation: int = 1
 ) -> Any:
-    """Convolve with a new kernel.
-
-    Args:
-        w: Source of the weights.
-        x: Input (b, …, c).
-        width: Number of output channels.
-        *window: Sizes of the window. The default is 3 x 3.
-        stride: Stride of all window axes.
-        groups: Number of channel groups.
-        dilation: Dilation of all window axes.
-    """
+    """Convolve with a new kernel. The default window is 3 x 3."""
     kernel = w.weight(*(window or (3, 3)), x.shape[-1] // groups, width)
     return convolve(kernel, x, stride=stride, dilation=dilation, groups=groups)
 
 
 def scaled_conv(w: Draw, x: Any, width: int, *window: int, **how: int) -> Any:
-    """Convolve as `conv` does, then rescale.
-
-    Args:
-        w: Source of the weights.
-        x: Input (b, …, c).
-        width: Number of output channels.
-        *window: Sizes of the window. The default is 3 x 3.
-        **how: Options of `conv`.
-    """
+    """Convolve as `conv` does, then rescale."""
     return rescale(w, conv(w, x, width, *window, **how))
 
 
 def upsample(w: Draw, x: Any, width: int, *, window: int = 3) -> Any:
-    """Apply a transposed convolution with stride 2.
-
-    Args:
-        w: Source of the weights.
-        x: Image (b, h, w, c).
-        width: Number of output channels.
-        window: Height and width of the kernel.
-
-    Returns:
-        Image (b, 2 h, 2 w, width).
-    """
+    """Apply a transposed convolution with stride 2: (b, h, w, c) to (b, 2 h, 2 w, width)."""
     kernel = w.weight(window, window, x.shape[-1], width)
     return lax.conv_transpose(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 

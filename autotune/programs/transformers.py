@@ -17,14 +17,9 @@ def split_heads(x: Any, n_heads: int) -> Any:
 
 
 def attend(w: Draw, x: Any, context: Any, heads: int, *, is_causal: bool = False) -> Any:
-    """Apply multi-head attention.
+    """Apply multi-head attention of queries (b, s, d) to a context (b, t, d).
 
-    Args:
-        w: Source of the weights.
-        x: Queries (b, s, d).
-        context: Keys and values (b, t, d).
-        heads: Number of heads.
-        is_causal: Whether a token reads only tokens up to its own position.
+    If it is causal, a token reads only tokens up to its own position.
     """
     width = x.shape[-1]
     query = split_heads(dense(w, x, width), heads)
