@@ -55,13 +55,13 @@ def _check_same(problem: str, output: NDArray[Any], expected: NDArray[Any]) -> N
     if not tolerance:
         difference = float((output != expected).mean())
     else:
-        known = np.isfinite(expected)
+        is_finite = np.isfinite(expected)
         wide_type = np.complex128 if expected.dtype.kind == "c" else np.float64
-        wide, exact = output[known].astype(wide_type), expected[known].astype(wide_type)
+        wide, exact = output[is_finite].astype(wide_type), expected[is_finite].astype(wide_type)
         difference = float(
             np.abs(wide - exact).max(initial=0) / max(np.abs(exact).max(initial=0), 1e-30)
         )
-        difference = difference if np.array_equal(np.isfinite(output), known) else np.inf
+        difference = difference if np.array_equal(np.isfinite(output), is_finite) else np.inf
     if not difference <= tolerance:
         raise PipelineError(
             f"{problem} by {difference:.2g} of its largest value; expected at most {tolerance:g}"

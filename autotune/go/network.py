@@ -167,11 +167,11 @@ class SegmentAttention(nn.Module):
         pairs = zip(before, parts, strict=True)
         return torch.cat([self._attend(part, torch.cat([seen, part])) for seen, part in pairs])
 
-    def _attend(self, own: Tensor, seen: Tensor) -> Tensor:
+    def _attend(self, x: Tensor, seen: Tensor) -> Tensor:
         keys, values = self.memory(seen).chunk(2, dim=-1)
         heads = [
             y.unflatten(-1, (self.heads, -1)).permute(1, 2, 0, 3)  # (b, heads, s or m, h / heads)
-            for y in (self.queries(own), keys, values)
+            for y in (self.queries(x), keys, values)
         ]
         return F.scaled_dot_product_attention(*heads).permute(2, 0, 1, 3).flatten(2)
 
@@ -269,8 +269,8 @@ class Policy(nn.Module):
             log_probs = logits.log_softmax(dim=-1).transpose(0, 1)  # (b or 1, d, a)
             settings = choose(task, log_probs)  # (b, d)
             every = log_probs.expand(len(settings), -1, -1)
-            chosen = every.gather(2, settings[:, :, None]).squeeze(2)
-            outputs.append(PolicyOutput(settings, chosen, -(every.exp() * every).sum(dim=2)))
+            log_prob = every.gather(2, settings[:, :, None]).squeeze(2)
+            outputs.append(PolicyOutput(settings, log_prob, -(every.exp() * every).sum(dim=2)))
             x = self.embed.add_decisions(x, task, settings)
         return PolicyOutput(*(torch.cat(parts, dim=1) for parts in zip(*outputs, strict=True)))
 

@@ -179,7 +179,7 @@ def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int
         n_idle = 0 if new else n_idle + 1
         if new:
             runtimes |= zip(new, (yield np.array(new)), strict=True)
-        known = [row in runtimes for row in rows]
-        old = PolicyOutput(*(values[torch.tensor(known)] for values in old))
+        is_known = [row in runtimes for row in rows]
+        old = PolicyOutput(*(values[torch.tensor(is_known)] for values in old))
         ratios = [runtimes[row] / default_ns for row in rows if row in runtimes]
         trainer.learn(graph, old, np.array(ratios))

@@ -85,17 +85,17 @@ def genetic_search(
         runtime_ns = np.concatenate([runtime_ns, children_ns])
 
 
-def _new(children: Choices, known: Choices) -> Choices:
-    """Return the distinct children (b, g) that are not among the known settings (c, g)."""
-    seen = {row.tobytes() for row in known}
+def _new(children: Choices, settings: Choices) -> Choices:
+    """Return the distinct children (b, g) that are not among settings (c, g)."""
+    seen = {row.tobytes() for row in settings}
     new = {row.tobytes(): row for row in children if row.tobytes() not in seen}
     return np.array([*new.values()]).reshape(len(new), children.shape[1])
 
 
-def _child(space: Space, one: Choices, two: Choices, rng: np.random.Generator) -> Choices:
+def _child(space: Space, parent: Choices, other: Choices, rng: np.random.Generator) -> Choices:
     # The share of changed knobs has a long tail.
-    crossed = np.where(rng.random(len(one)) < 0.5, one, two)
-    share = min(1.0, MUTATIONS / len(one) / max(rng.random(), 1e-9))
+    crossed = np.where(rng.random(len(parent)) < 0.5, parent, other)
+    share = min(1.0, MUTATIONS / len(parent) / max(rng.random(), 1e-9))
     return space.redraw(crossed, share, rng)
 
 

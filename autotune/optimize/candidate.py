@@ -89,7 +89,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class OptimizeCandidate:
     """A setting and all measurements of it.
 
     Attributes:
@@ -201,22 +201,22 @@ def _orders_text(name: str, orders: Mapping[str, Sequence[int]]) -> str:
     return " ".join((name, *texts))
 
 
-def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
+def paired_ratio(candidate_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
     """Return the median ratio of runtimes (r,) over rounds: a disturbance is in both of them."""
-    ratios = own_ns / base_ns
+    ratios = candidate_ns / base_ns
     resampled = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
     return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[resampled], axis=1)))
 
 
-def compare_rounds(default_ns: Times, same_ns: Times, own_ns: Times) -> Comparison:
+def compare_rounds(default_ns: Times, same_ns: Times, candidate_ns: Times) -> Comparison:
     """Return the comparison of one process; its intervals are over rounds.
 
     Args:
         default_ns: Runtimes (r,) of the default.
         same_ns: Runtimes (r,) of the default's second visit in each round.
-        own_ns: Runtimes (r,) of the candidate.
+        candidate_ns: Runtimes (r,) of the candidate.
     """
-    ratio, same = paired_ratio(own_ns, default_ns), paired_ratio(same_ns, default_ns)
+    ratio, same = paired_ratio(candidate_ns, default_ns), paired_ratio(same_ns, default_ns)
     return Comparison(ratio, same, 1, len(default_ns), float(default_ns.min()) / 1e6)
 
 
@@ -242,14 +242,14 @@ def pool_processes(processes: Sequence[Comparison], n_looks: int) -> Comparison 
 
     None with fewer than two processes, unless one failed.
     """
-    has_failed = any(one.ratio == FAILED_RATIO for one in processes)
+    has_failed = any(process.ratio == FAILED_RATIO for process in processes)
     if len(processes) < MIN_PROCESSES and not has_failed:
         return None
     return Comparison(
-        pool_ratios([one.ratio.value for one in processes], n_looks),
-        pool_ratios([one.same.value for one in processes], n_looks),
+        pool_ratios([process.ratio.value for process in processes], n_looks),
+        pool_ratios([process.same.value for process in processes], n_looks),
         len(processes),
-        sum(one.n_rounds for one in processes),
-        min(one.default_ms for one in processes),
+        sum(process.n_rounds for process in processes),
+        min(process.default_ms for process in processes),
         n_looks,
     )

@@ -28,8 +28,8 @@ from autotune.optimize.candidate import (
     CONFIRM,
     MIN_GAIN,
     N_PROCESSES,
-    Candidate,
     Comparison,
+    OptimizeCandidate,
     Setting,
     Status,
     compare_rounds,
@@ -92,7 +92,7 @@ class Screening(NamedTuple):
         is_over: True if the search ended before its time did.
     """
 
-    candidates: list[Candidate]
+    candidates: list[OptimizeCandidate]
     n_drawn: int
     default_ns: float
     is_over: bool
@@ -111,30 +111,30 @@ class OptimizeResult:
     request: OptimizeRequest
     spaces: tuple[str, ...]
     facts: Mapping[str, str]
-    candidates: list[Candidate]
+    candidates: list[OptimizeCandidate]
     n_drawn: int
     is_over: bool
     default: Comparison
     default_description: Decisions
 
     @property
-    def finalists(self) -> list[Candidate]:
+    def finalists(self) -> list[OptimizeCandidate]:
         return sorted((c for c in self.candidates if c.verified), key=lambda c: c.setting)
 
     @property
-    def confirmed(self) -> list[Candidate]:
+    def confirmed(self) -> list[OptimizeCandidate]:
         """Return the confirmed candidates: faster ones first, then undecided ones."""
         ran = [c for c in self.candidates if c.alone and c.status is not Status.FAILED]
         order = (Status.FASTER, Status.UNDECIDED)
 
-        def rank(candidate: Candidate) -> tuple[int, float]:
+        def rank(candidate: OptimizeCandidate) -> tuple[int, float]:
             place = order.index(candidate.status) if candidate.status in order else len(order)
             return place, candidate.comparison.ratio.value
 
         return sorted(ran, key=rank)
 
     @property
-    def best(self) -> Candidate | None:
+    def best(self) -> OptimizeCandidate | None:
         """Return the first confirmed candidate, or else the best finalist."""
         if self.confirmed:
             return self.confirmed[0]
@@ -232,20 +232,20 @@ def screen(session: OptimizeSession, needed_s: float) -> Screening:
             f"{request.program}: the default was not measured ({reason or 'no time'}); expected it "
             "to run within the time; the same command resumes, with more --minutes or --timeout-s"
         )
-    candidates: dict[Setting, Candidate] = {}
+    candidates: dict[Setting, OptimizeCandidate] = {}
     for config, options in sorted(journal.settings.items()):
         source = sources[config] if config < len(sources) else SEARCH
         ratio = shortest.get(config, float("inf")) / shortest[0]
-        candidate = Candidate(tuple(options), source, ratio, journal.failed.get(config, ""))
-        known = candidates.setdefault(candidate.setting, candidate)
+        candidate = OptimizeCandidate(tuple(options), source, ratio, journal.failed.get(config, ""))
+        earlier = candidates.setdefault(candidate.setting, candidate)
         # A search visits fast settings again.
-        if ratio < known.screened and any(options):
-            candidates[candidate.setting] = replace(known, screened=ratio)
+        if ratio < earlier.screened and any(options):
+            candidates[candidate.setting] = replace(earlier, screened=ratio)
     return Screening([*candidates.values()], len(journal.settings), shortest[0], is_over)
 
 
 def verify(
-    session: OptimizeSession, finalists: Sequence[Candidate]
+    session: OptimizeSession, finalists: Sequence[OptimizeCandidate]
 ) -> tuple[Comparison, dict[Setting, Comparison]]:
     """Measure finalists next to the default, and the default again, in a fresh process.
 
@@ -267,13 +267,13 @@ def verify(
         )
     default, same, *others = times.T
     verified = {
-        tuple(settings[config].tolist()): compare_rounds(default, same, own)
-        for config, own in zip(ran[2:], others, strict=True)
+        tuple(settings[config].tolist()): compare_rounds(default, same, times_ns)
+        for config, times_ns in zip(ran[2:], others, strict=True)
     }
     return compare_rounds(default, same, same), verified
 
 
-def confirm(session: OptimizeSession, candidate: Candidate) -> Candidate:
+def confirm(session: OptimizeSession, candidate: OptimizeCandidate) -> OptimizeCandidate:
     """Measure a candidate in more processes: on one thread, and on all cores if it gains."""
     verified = {candidate.setting: candidate.comparison}
     for _ in range(MAX_BATCHES):
@@ -304,7 +304,7 @@ def _add_processes(session: OptimizeSession, stage: str, setting: Setting) -> No
             return
 
 
-def _finalists(session: OptimizeSession, screening: Screening) -> list[Candidate]:
+def _finalists(session: OptimizeSession, screening: Screening) -> list[OptimizeCandidate]:
     """Return distinct candidates: the fastest, simple ones of equal time, then the next ones.
 
     One candidate shares no decision with the fastest, which may be a loss on all cores.
@@ -318,13 +318,13 @@ def _finalists(session: OptimizeSession, screening: Screening) -> list[Candidate
 
 
 def _distinct(
-    ordered: Sequence[Candidate],
+    ordered: Sequence[OptimizeCandidate],
     default: Setting,
     code: Callable[[Setting], str],
     n_wanted: int,
-) -> list[Candidate]:
+) -> list[OptimizeCandidate]:
     """Return candidates with distinct code. The simplest candidate of equal code is chosen."""
-    by_code = dict[str, Candidate]()
+    by_code = dict[str, OptimizeCandidate]()
     for candidate in ordered:
         if len(by_code) == n_wanted:
             break
@@ -340,7 +340,7 @@ def _n_affordable(default_ns: float) -> int:
     return int(np.clip(n_visits / MIN_VISITS - 2, 1, MAX_FINALISTS))
 
 
-def _confirm_order(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+def _confirm_order(candidates: Sequence[OptimizeCandidate]) -> Iterator[OptimizeCandidate]:
     """Yield the finalists that gain, best first, or else the best one without a loss."""
     able = [c for c in candidates if c.verified and not c.verified.loses]
     gaining = [c for c in able if c.verified and c.verified.gains]
@@ -352,7 +352,7 @@ def _confirm_order(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         yield best
 
 
-def _simplest_of_best(finalists: Sequence[Candidate]) -> Candidate:
+def _simplest_of_best(finalists: Sequence[OptimizeCandidate]) -> OptimizeCandidate:
     """Return the simplest of the finalists that gain about as much as the fastest."""
     ratios = {c.setting: c.verified.ratio for c in finalists if c.verified}
     fastest = min(finalists, key=lambda c: ratios[c.setting])

@@ -28,8 +28,8 @@ from autotune.optimize.candidate import (
     FAILED_RATIO,
     N_PROCESSES,
     ON_ALL_CORES,
-    Candidate,
     Comparison,
+    OptimizeCandidate,
     Setting,
     Times,
     compare_rounds,
@@ -184,9 +184,9 @@ class OptimizeSession:
             As `whole_rounds`.
         """
         journal, request = self.journal(name), self.request
-        known = whole_rounds(journal, len(settings))
-        if len(known[1]) >= n_rounds[1]:
-            return known
+        earlier = whole_rounds(journal, len(settings))
+        if len(earlier[1]) >= n_rounds[1]:
+            return earlier
         label, rest_s = f"{request.program}: {name}", seconds_left() - share_s
         if self.description.facts["platform"] != "cpu":
             # Only one process can use an accelerator.
@@ -229,17 +229,19 @@ class OptimizeSession:
         return comparisons
 
     def with_measurements(
-        self, candidates: Iterable[Candidate], verified: Mapping[Setting, Comparison]
-    ) -> list[Candidate]:
+        self, candidates: Iterable[OptimizeCandidate], verified: Mapping[Setting, Comparison]
+    ) -> list[OptimizeCandidate]:
         """Return candidates with all measurements in the journals.
 
         Each batch of processes of any candidate is one more chance of a lucky result. So all
         intervals share 5 % of error.
         """
         stages = [self.confirming_processes(stage) for stage in (CONFIRM, ON_ALL_CORES)]
-        n_looks = [sum(-(-len(own) // N_PROCESSES) for own in by.values()) for by in stages]
+        n_looks = [
+            sum(-(-len(processes) // N_PROCESSES) for processes in by.values()) for by in stages
+        ]
 
-        def measured(candidate: Candidate) -> Candidate:
+        def measured(candidate: OptimizeCandidate) -> OptimizeCandidate:
             setting = candidate.setting
             if setting not in verified and setting not in stages[0]:
                 return candidate

@@ -10,7 +10,7 @@ from pprint import pformat
 from textwrap import shorten
 from typing import Any
 
-from autotune.optimize.candidate import MAX_LOSS, Candidate, Comparison, Ratio
+from autotune.optimize.candidate import MAX_LOSS, Comparison, OptimizeCandidate, Ratio
 from autotune.optimize.optimize import OptimizeResult
 from autotune.optimize.strategies import SEARCH
 from autotune.programs.catalogue import is_file
@@ -79,7 +79,7 @@ def as_json(result: OptimizeResult) -> dict[str, Any]:
     }
 
 
-def apply_text(result: OptimizeResult, best: Candidate) -> str:
+def apply_text(result: OptimizeResult, best: OptimizeCandidate) -> str:
     """Return a Python file with the function and the best setting."""
     program, description, comparison = result.request.program, best.description, best.comparison
     is_of_file, static = is_file(program), result.request.inputs.static
@@ -101,14 +101,14 @@ def apply_text(result: OptimizeResult, best: Candidate) -> str:
     )
 
 
-def xla_flags(candidate: Candidate) -> str:
+def xla_flags(candidate: OptimizeCandidate) -> str:
     """Return the compiler options of a candidate as a value of XLA_FLAGS."""
     options = candidate.description.decisions.get("options", {})
     texts = {name: str(v).lower() if isinstance(v, bool) else v for name, v in options.items()}
     return " ".join(f"--{name}={text}" for name, text in texts.items())
 
 
-def all_cores_text(candidate: Candidate) -> str:
+def all_cores_text(candidate: OptimizeCandidate) -> str:
     """Return the comparison on all cores. "" if it is not needed."""
     if not (comparison := candidate.together):
         return "; not measured on all cores" * candidate.needs_all_cores

@@ -29,7 +29,7 @@ from data.hlo.programs import ENDINGS
 Source = Literal["xla", "nlp"]
 Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
 # Characters of a list of the names in a module.
-MAX_TOLD = 200
+MAX_NAMES = 200
 TABLE = Path(__file__).with_name("programs.tsv")
 
 
@@ -86,7 +86,7 @@ def _build(row: dict[str, str]) -> tuple[Callable[..., object], tuple[object, ..
     modules = (convolutional, dense, scientific, texts, transformers)
     make = next(getattr(m, row["family"]) for m in modules if hasattr(m, row["family"]))
     sizes = [int(row[key]) for key in ("batch", "depth") if row[key]]
-    network, arguments = layers.drawn(make, *sizes)
+    network, arguments = layers.build_network(make, *sizes)
     return layers.training_step(network, arguments) if row["training"] else (network, arguments)
 
 
@@ -123,8 +123,9 @@ def named_object(name: str) -> Any:
             f"--program {name}: cannot be imported: {reason}; {expected}"
         ) from error
     if not hasattr(module, attribute):
-        own = (k for k, v in vars(module).items() if getattr(v, "__module__", None) == module_name)
-        has = shorten(", ".join(own) or "none of its own", MAX_TOLD, placeholder=" …")
+        items = vars(module).items()
+        names = (k for k, v in items if getattr(v, "__module__", None) == module_name)
+        has = shorten(", ".join(names) or "none of its own", MAX_NAMES, placeholder=" …")
         raise PipelineError(f"--program {name}: {module_name} holds no '{attribute}'; it has {has}")
     return getattr(module, attribute)
 
@@ -140,12 +141,12 @@ def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
         raise UsageError(f"--program {name}: is a {type(function).__name__}; expected a function")
     module_name, function_name = name.split(":", 1)
     module = sys.modules[module_name]
-    beside = (f"{function_name}_arguments", "example_arguments")
-    found = [name for name in beside if hasattr(module, name)]
-    arguments = getattr(module, found[0]) if found else None
+    choices = (f"{function_name}_arguments", "example_arguments")
+    arguments_name = next((name for name in choices if hasattr(module, name)), choices[0])
+    arguments = getattr(module, arguments_name, None)
     if not callable(arguments):
         raise PipelineError(
-            f"--program {name}: {module_name} has no {beside[0]}() nor {beside[1]}(); "
+            f"--program {name}: {module_name} has no {choices[0]}() nor {choices[1]}(); "
             f"expected one that returns the tuple of example arguments"
         )
     source = getattr(module, "SOURCE", "xla")
@@ -154,14 +155,14 @@ def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
 
     def build() -> tuple[Callable[..., object], tuple[object, ...]]:
         try:
-            made = arguments()
+            example = arguments()
         except (Exception, SystemExit) as error:
-            reason = f"--program {name}: {found[0]}() fails: {error_line(error)}"
+            reason = f"--program {name}: {arguments_name}() fails: {error_line(error)}"
             raise PipelineError(reason) from error
-        if not isinstance(made, tuple):
-            reason = f"its example arguments are a {type(made).__name__}; expected a tuple"
+        if not isinstance(example, tuple):
+            reason = f"its example arguments are a {type(example).__name__}; expected a tuple"
             raise PipelineError(f"--program {name}: {reason}")
-        return bind_static(function, made, static) if static else (function, made)
+        return bind_static(function, example, static) if static else (function, example)
 
     return ProgramSource(
         # With an underscore a.b:c and a_b:c would have the same name.
@@ -192,7 +193,7 @@ def bind_static(
     @wraps(function)
     def bound(*others: object) -> object:
         rest = iter(others)
-        own = (one if i in static else next(rest) for i, one in enumerate(arguments))
-        return function(*own)
+        every = (value if i in static else next(rest) for i, value in enumerate(arguments))
+        return function(*every)
 
-    return bound, tuple(one for i, one in enumerate(arguments) if i not in static)
+    return bound, tuple(value for i, value in enumerate(arguments) if i not in static)

@@ -43,8 +43,8 @@ def lower_program(source: ProgramSource) -> tuple[Callable[..., Any], Any, Any]:
         function, arguments = source.build()
 
         @wraps(function)
-        def checked(*given: Any) -> Any:
-            returned = function(*given)
+        def checked(*inputs: Any) -> Any:
+            returned = function(*inputs)
             if not any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(returned)):
                 raise PipelineError(f"{source.name}: returns no array; expected at least one array")
             return returned
@@ -127,7 +127,7 @@ def code_of(executable: Any) -> str:
         content = executable.serialize()
     except jax.errors.JaxRuntimeError:
         return ""
-    found = hashlib.blake2b(text.encode(), digest_size=16)
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
     start, objects = content.find(ELF), list[bytes]()
     # An object file ends with the table of its sections.
     while start >= 0:
@@ -136,8 +136,8 @@ def code_of(executable: Any) -> str:
         end = start + table + size * count
         objects.append(hashlib.blake2b(content[start:end]).digest())
         start = content.find(ELF, end)
-    found.update(b"".join(sorted(objects)) or content)
-    return found.hexdigest()
+    digest.update(b"".join(sorted(objects)) or content)
+    return digest.hexdigest()
 
 
 def raw(leaf: Any) -> Any:
@@ -168,8 +168,8 @@ def export_flat(name: str, function: Callable[..., Any], arguments: Sequence[Any
 
     leaves, tree = jax.tree.flatten(tuple(arguments))
 
-    def on_leaves(*own: Any) -> list[Any]:
-        return jax.tree.leaves(function(*jax.tree.unflatten(tree, own)))
+    def on_leaves(*inputs: Any) -> list[Any]:
+        return jax.tree.leaves(function(*jax.tree.unflatten(tree, inputs)))
 
     flat = jax.jit(on_leaves, keep_unused=True)
     targets = set(_CUSTOM_CALL.findall(flat.lower(*leaves).as_text()))
@@ -196,8 +196,8 @@ def with_module(name: str, exported: Any, module: bytes) -> Any:
             _jax.mlir.hlo_to_stablehlo(module), stablehlo.get_current_version()
         )
     except Exception as error:
-        found = _ILLEGAL.search(str(error))
-        reason = f"it has no operation '{found[1]}'" if found else one_line(error)
+        match = _ILLEGAL.search(str(error))
+        reason = f"it has no operation '{match[1]}'" if match else one_line(error)
         fault = f"cannot be converted to StableHLO: {reason}"
         raise PipelineError(f"{name}: {fault}; expected a module before optimizations") from error
     return replace(exported, mlir_module_serialized=content)

@@ -75,7 +75,7 @@ def load_program(name: str, inputs: ProgramInputs = NO_INPUTS) -> ProgramSource:
 
 def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
     """Return the program of FILE or FILE#MODULE. The file is read when the program is built."""
-    path, chosen = split_choice(Path(name))
+    path, module_name = split_choice(Path(name))
     if not path.exists():
         raise PipelineError(f"--program {name}: no such file; expected {EXPECTED}")
     stem = program_name(path)
@@ -92,8 +92,9 @@ def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
     def redraw() -> tuple[Any, ...]:
         return draw_arguments(read()[1], POSITIVE, inputs.seed)
 
-    own_name, again = f"{stem}_{chosen}" if chosen else stem, None if inputs.arguments else redraw
-    return ProgramSource(own_name, stem, "xla", build, lambda: read()[0], again)
+    unique = f"{stem}_{module_name}" if module_name else stem
+    again = None if inputs.arguments else redraw
+    return ProgramSource(unique, stem, "xla", build, lambda: read()[0], again)
 
 
 def read_module(name: str) -> tuple[Any, list[Array], list[Array]]:
@@ -112,10 +113,10 @@ def read_module(name: str) -> tuple[Any, list[Array], list[Array]]:
         how = "--xla_dump_hlo_as_proto or --xla_dump_large_constants writes them"
         raise PipelineError(f"{program.source}: {fault}; {how}")
     for computation in program.module.computations:
-        for one in computation.instructions:
-            target = one.custom_call_target
-            if one.opcode in HOST or "callback" in target:
-                fault = f"instruction '{one.name}' calls the host ({target or one.opcode})"
+        for op in computation.instructions:
+            target = op.custom_call_target
+            if op.opcode in HOST or "callback" in target:
+                fault = f"instruction '{op.name}' calls the host ({target or op.opcode})"
                 expected = "expected a program that runs without Python or a host"
                 raise PipelineError(f"{program.source}: {fault}; {expected}")
     return program.module, *_signature(program.module, program.source)
@@ -181,10 +182,10 @@ def draw_arguments(
         if jnp.issubdtype(dtype, jnp.integer):
             n = min(n_integers, int(jnp.iinfo(dtype).max) + 1)
             return rng.integers(0, n, shape).astype(dtype)
-        drawn = rng.uniform(low, high, shape)
+        values = rng.uniform(low, high, shape)
         if jnp.issubdtype(dtype, jnp.complexfloating):
-            return (drawn + 1j * rng.uniform(low, high, shape)).astype(dtype)
-        return drawn.astype(dtype)
+            return (values + 1j * rng.uniform(low, high, shape)).astype(dtype)
+        return values.astype(dtype)
 
     return tuple(draw(*parameter) for parameter in parameters)
 
@@ -210,8 +211,8 @@ def load_arguments(path: Path, parameters: list[Array]) -> tuple[NDArray[Any], .
     for (key, stored), expected in zip(arrays, parameters, strict=True):
         is_bytes = stored.dtype.kind == "V" and stored.dtype.itemsize == expected.dtype.itemsize
         array = stored.view(expected.dtype) if is_bytes else stored
-        found = Array(array.shape, array.dtype)
-        if found != expected:
-            raise UsageError(f"--arguments {path}: {key} is {found}; expected {expected}")
+        actual = Array(array.shape, array.dtype)
+        if actual != expected:
+            raise UsageError(f"--arguments {path}: {key} is {actual}; expected {expected}")
         loaded.append(array)
     return tuple(loaded)

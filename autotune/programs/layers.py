@@ -36,30 +36,30 @@ class Draw:
         rng: Random generator of the first run. None in later runs.
 
     Attributes:
-        drawn: Arrays that the first run has drawn. Each `part` is a list within the list.
+        requested: Arrays that the first run has drawn. Each `part` is a list within the list.
     """
 
-    def __init__(self, rng: np.random.Generator | None, given: Sequence[Any] = ()) -> None:
-        self._rng, self._given = rng, iter(given)
-        self.drawn: list[Any] = []
+    def __init__(self, rng: np.random.Generator | None, arrays: Sequence[Any] = ()) -> None:
+        self._rng, self._arrays = rng, iter(arrays)
+        self.requested: list[Any] = []
 
-    def _asked(self, make: Callable[[np.random.Generator], Any]) -> Any:
+    def _request(self, make: Callable[[np.random.Generator], Any]) -> Any:
         if self._rng is None:
-            return next(self._given)
-        self.drawn.append(make(self._rng))
-        return jnp.asarray(self.drawn[-1])
+            return next(self._arrays)
+        self.requested.append(make(self._rng))
+        return jnp.asarray(self.requested[-1])
 
     def part(self) -> "Draw":
         """Return a source of arrays that are requested later, but have their place here."""
         if self._rng is None:
-            return Draw(None, next(self._given))
-        own = Draw(self._rng)
-        self.drawn.append(own.drawn)
-        return own
+            return Draw(None, next(self._arrays))
+        part = Draw(self._rng)
+        self.requested.append(part.requested)
+        return part
 
     def array(self, *shape: int, scale: float = 1.0, mean: float = 0.0) -> Any:
         """Return a random normal float32 array with a standard deviation `scale`."""
-        return self._asked(
+        return self._request(
             lambda rng: (mean + scale * rng.standard_normal(shape)).astype(np.float32)
         )
 
@@ -77,23 +77,23 @@ class Draw:
 
     def integers(self, high: int, *shape: int) -> Any:
         """Return random int32 numbers below `high`."""
-        return self._asked(lambda rng: rng.integers(0, high, shape, dtype=np.int32))
+        return self._request(lambda rng: rng.integers(0, high, shape, dtype=np.int32))
 
     def fixed(self, array: Any) -> Any:
         """Return an array that is not random."""
-        return self._asked(lambda _: array)
+        return self._request(lambda _: array)
 
 
-def drawn(architecture: Callable[..., Any], *sizes: int) -> tuple[Network, tuple[Any, ...]]:
+def build_network(architecture: Callable[..., Any], *sizes: int) -> tuple[Network, tuple[Any, ...]]:
     """Return the network of an architecture with some sizes, and its example arguments."""
     rng = np.random.default_rng(SEED)
-    w, own_inputs = Draw(rng), Draw(rng)
-    jax.eval_shape(lambda: architecture(w, own_inputs, *sizes))
+    w, example = Draw(rng), Draw(rng)
+    jax.eval_shape(lambda: architecture(w, example, *sizes))
 
     def network(weights: list[Any], *inputs: Any) -> Any:
         return architecture(Draw(None, weights), Draw(None, inputs), *sizes)
 
-    return network, (w.drawn, *own_inputs.drawn)
+    return network, (w.requested, *example.requested)
 
 
 def training_step(network: Network, arguments: tuple[Any, ...]) -> tuple[Network, tuple[Any, ...]]:
@@ -102,13 +102,13 @@ def training_step(network: Network, arguments: tuple[Any, ...]) -> tuple[Network
     The target is added as the last argument.
     """
 
-    def loss(weights: list[Any], *given: Any) -> Any:
-        *inputs, target = given
+    def loss(weights: list[Any], *arguments: Any) -> Any:
+        *inputs, target = arguments
         difference = network(weights, *inputs) - target
         return (difference * difference).mean()
 
-    def step(weights: list[Any], *given: Any) -> list[Any]:
-        gradient = jax.grad(loss)(weights, *given)
+    def step(weights: list[Any], *arguments: Any) -> list[Any]:
+        gradient = jax.grad(loss)(weights, *arguments)
         updated: list[Any] = jax.tree.map(lambda w, slope: w - RATE * slope, weights, gradient)
         return updated
 

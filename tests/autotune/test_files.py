@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.collect import collect_graph
-from autotune.optimize.candidate import Candidate, Comparison, Ratio
+from autotune.optimize.candidate import Comparison, OptimizeCandidate, Ratio
 from autotune.optimize.optimize import OptimizeResult
 from autotune.optimize.session import OptimizeRequest
 from autotune.optimize.write import write_result
@@ -241,7 +241,7 @@ def result_of(name: str, inputs: ProgramInputs, program: DecidedProgram) -> Opti
     measured = Comparison(ratio, Ratio(1.0, 0.99, 1.01), 4, 40, 1.0)
     described, facts = program.describe_setting(setting), program.describe().facts
     key = tuple(setting.tolist())
-    best = Candidate(key, "menu", 0.5, "", described, measured, measured, measured)
+    best = OptimizeCandidate(key, "menu", 0.5, "", described, measured, measured, measured)
     request = OptimizeRequest(name, SPACES, inputs=inputs)
     return OptimizeResult(request, SPACES, facts, [best], 1, True, measured, described)
 

@@ -7,8 +7,8 @@ import pytest
 
 from autotune.measure.program import Decisions
 from autotune.optimize.candidate import (
-    Candidate,
     Comparison,
+    OptimizeCandidate,
     Ratio,
     Setting,
     Status,
@@ -62,7 +62,7 @@ NOISY = compared(0.97, 0.1, Ratio(1.0, 0.8, 1.25))
 def test_status_follows_from_the_measurements(
     alone: Comparison, together: Comparison | None, status: Status, why_not: str
 ) -> None:
-    own = Candidate((1,), "menu", alone=alone, together=together)
+    own = OptimizeCandidate((1,), "menu", alone=alone, together=together)
     assert own.status is status and own.why_not.startswith(why_not)
     assert bool(own.why_not) == (status is not Status.FASTER)
     if alone.gains:
@@ -74,7 +74,7 @@ def test_candidates_of_equal_code_are_one_and_the_simplest_wins() -> None:
         return str(setting[:2])  # the last knob changes nothing
 
     tried = [(0, 0, 1), (1, 0, 1), (1, 0, 0), (2, 0, 1), (3, 1, 0), (2, 1, 0)]
-    ordered = [Candidate(setting, "menu") for setting in tried]
+    ordered = [OptimizeCandidate(setting, "menu") for setting in tried]
     found = [c.setting for c in _distinct(ordered, (0, 0, 0), code, 3)]
     assert found == [(1, 0, 0), (2, 0, 1), (3, 1, 0)]
 
