@@ -155,7 +155,7 @@ accuracy: setup  ## train models against each other, resumable: writes docs/resu
 	$(BIN)/python -m benchmarks.accuracy --out runs/accuracy
 	$(BIN)/python -m benchmarks.accuracy --out runs/accuracy --report
 
-sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
+sample: setup-collect  ## measure the layouts of the embedded sample anew on this machine, into data/raw/sample
 	$(BIN)/python -m pipeline collect --plan sample --remeasure --max-minutes 280 --out data/raw/sample
 
 clean:  ## remove what runs and caches left (not data/raw)

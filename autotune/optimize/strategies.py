@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
         return _go_search(session), ["default"]
     guide = None
     if session.pick and "layouts" in session.description.knobs:
-        guide = lambda settings: _ranked(session, settings)  # noqa: E731
+        guide = partial(_ranked, session)
     proposals = [] if name == "genetic" else [*_proposals(session, guide)]
     first = np.array([session.default, *(setting for _, setting in proposals)])
     search = genetic_search(space, n_candidates, rng, first=first[:n_candidates], guide=guide)

@@ -17,7 +17,6 @@ from tests.support.command_line import call
         ((), 2, "expected --program or --plan"),
         (("--program", "a", "--kind", "loop"), 2, "--kind loop: no such value; known: layout, "),
         (("--program", "mlp_b16", "--kind", "tile"), 2, "known: layout, options, fusion"),
-        (("--program", "nowhere:x"), 1, "cannot be imported: ModuleNotFound"),
         (("--program", "json:codecs"), 2, "is a module; expected a function"),
         (("--program", "mlp_b16", "--device", "npu"), 2, "--device npu: no such value; known: cpu"),
         (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample"),
