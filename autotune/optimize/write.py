@@ -5,12 +5,19 @@ module, is a `jax.export` artifact next to apply.py.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from pprint import pformat
 from textwrap import shorten
 from typing import Any
 
-from autotune.optimize.candidate import MAX_LOSS, Comparison, OptimizeCandidate, Ratio
+from autotune.optimize.candidate import (
+    MAX_LOSS,
+    Comparison,
+    OptimizeCandidate,
+    Ratio,
+    setting_text,
+)
 from autotune.optimize.optimize import OptimizeResult
 from autotune.optimize.strategies import SEARCH
 from autotune.programs.catalogue import is_file
@@ -141,3 +148,34 @@ def tried_text(result: OptimizeResult) -> str:
     if not over and all(c.source != SEARCH for c in result.candidates):
         over = "; so few leave no room for the search"
     return f"{tried} candidates{equal}{over}"
+
+
+def summary_lines(result: OptimizeResult, out: Path) -> Iterator[str]:
+    """Yield the lines that `optimize` prints below the table of finalists."""
+    default, best = f"{result.measured.default_ms:.3f} ms", result.best
+    if not result.is_faster:
+        reason = f"nothing is surely faster than the default: {result.why_not}"
+        yield f"default     {default}; {reason}"
+    if best:
+        label = "faster      " if result.is_faster else "best tried  "
+        ratio = f"{ratio_text(best.comparison.ratio)} of the default's {default}"
+        yield f"{label}{ratio}, {_evidence_text(best)}"
+        yield f"by          {setting_text(best.description)}"
+    for candidate in result.confirmed[1:]:
+        ratio = ratio_text(candidate.comparison.ratio)
+        decisions = setting_text(candidate.description)
+        yield f"confirmed   {ratio}, {_evidence_text(candidate)} ({decisions})"
+    itself = f"the default ({setting_text(result.default_description)}) over itself"
+    yield f"itself      {ratio_text(result.measured.same)}: {itself}"
+    reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
+    failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
+    yield f"tried       {tried_text(result)}{failed}"
+    if best and result.is_faster:
+        yield f"use         {out / APPLY}"
+        if best.description.decisions.keys() == {"options"}:
+            yield f'or          XLA_FLAGS="{xla_flags(best)}"'
+
+
+def _evidence_text(candidate: OptimizeCandidate) -> str:
+    processes = processes_text(candidate.comparison)
+    return f"one thread, by {processes}{all_cores_text(candidate)}"

@@ -187,57 +187,9 @@ def optimize(
     if json:
         print_json(content)
         return
-    _print_finalists(result)
-    show(f"tried       {_tried_text(result)}")
-    if uncompared := write.uncompared_text(result):
-        show(f"compared    {uncompared}")
-    if result.is_faster:
-        show(f"use         {out / write.APPLY}")
-        if content["decisions"].keys() == {"options"}:
-            show(f'or          XLA_FLAGS="{content["xla_flags"]}"')
-
-
-def _print_finalists(result: "OptimizeResult") -> None:
-    """Print the verified candidates, the best one, and the default over itself."""
-    from autotune.optimize.candidate import setting_text
-    from autotune.optimize.write import all_cores_text, processes_text, ratio_text
-
-    rows = [
-        (
-            candidate.source,
-            ratio_text(candidate.verified.ratio),
-            setting_text(candidate.description),
-        )
-        for candidate in result.finalists
-        if candidate.verified
-    ]
+    finalists = ((c, c.verified.ratio) for c in result.finalists if c.verified)
+    rows = [(c.source, write.ratio_text(r), setting_text(c.description)) for c, r in finalists]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)
-    default = f"{result.measured.default_ms:.3f} ms"
-    if not result.is_faster:
-        reason = f"nothing is surely faster than the default: {result.why_not}"
-        show(f"default     {default}; {reason}")
-    if best := result.best:
-        label = "faster      " if result.is_faster else "best tried  "
-        ratio = f"{ratio_text(best.comparison.ratio)} of the default's {default}"
-        processes = f"{processes_text(best.comparison)}{all_cores_text(best)}"
-        show(f"{label}{ratio}, one thread, by {processes}")
-        show(f"by          {setting_text(best.description)}")
-    for candidate in result.confirmed[1:]:
-        ratio = f"{ratio_text(candidate.comparison.ratio)}, one thread"
-        processes = f"by {processes_text(candidate.comparison)}{all_cores_text(candidate)}"
-        show(f"confirmed   {ratio}, {processes} ({setting_text(candidate.description)})")
-    itself = f"the default ({setting_text(result.default_description)}) over itself"
-    show(f"itself      {ratio_text(result.measured.same)}: {itself}")
-
-
-def _tried_text(result: "OptimizeResult") -> str:
-    from autotune.optimize.write import tried_text
-
-    reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
-    failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
-    show(f"tried       {write.tried_text(result)}{failed}")
-    if result.is_faster:
-        show(f"use         {out / write.APPLY}")
-        if content["decisions"].keys() == {"options"}:
-            show(f'or          XLA_FLAGS="{content["xla_flags"]}"')
+    for line in write.summary_lines(result, out):
+        show(line)

@@ -15,7 +15,7 @@ from autotune.measure.program import Description
 from autotune.optimize.candidate import N_PROCESSES, Setting, Status, pool_ratios
 from autotune.optimize.optimize import OptimizeResult, optimize
 from autotune.optimize.session import OptimizeSession
-from autotune.optimize.write import APPLY, BEST, all_cores_text, write_result
+from autotune.optimize.write import APPLY, BEST, all_cores_text, summary_lines, write_result
 from common.errors import PipelineError, UsageError
 from common.machine import granted
 from tests.autotune.fakes import DEFAULT_STEPS, STEP_NS, SpinSource
@@ -44,6 +44,9 @@ def test_faster_setting_is_confirmed_and_written(whole: tuple[Path, OptimizeResu
     assert "Check failed" in failed[1] and "not supported" in failed[2]
     content = write_result(result, out)
     assert json.loads((out / BEST).read_text()) == content
+    labels = [line.split()[0] for line in summary_lines(result, out)]
+    labels = [label for label in labels if label != "confirmed"]
+    assert labels == ["faster", "by", "itself", "tried", "use", "or"]
     assert content["best_ms"] == pytest.approx(content["default_ms"] * content["ratio"])
     assert content["ci95"][0] <= content["ratio"] <= content["ci95"][1] < 1
     if granted()[0] > 1:
@@ -116,7 +119,7 @@ def simulate(
         settings: NDArray[np.int64],
         n_rounds: tuple[int, int],
         share_s: float,
-    ) -> tuple[list[int], NDArray[np.float64]]:
+    ) -> tuple[list[int], NDArray[np.int64]]:
         journal, number = session.journal(name), int(name[-1], 16)
         for turn in range(1, 1 + n_rounds[1]):
             for config, setting in enumerate(map(tuple, settings.tolist())):
