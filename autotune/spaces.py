@@ -41,7 +41,6 @@ from common.errors import PipelineError, UsageError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.choices import Choices
 from data.hlo.compiler_options import DISABLED, N_OPTIONS, Options, joined, options_of
-from data.hlo.formats import check_jaxlib
 from data.hlo.graph import featurize_module
 from data.hlo.layouts import (
     configurable_nodes,

@@ -40,7 +40,7 @@ from autotune.measure.timing import (
 from common.errors import PipelineError, UsageError
 from common.progress import log, seconds_left
 from data.hlo.choices import Choices
-from data.hlo.formats import HOW_TO_INSTALL
+from data.hlo.parse import HOW_TO_INSTALL
 
 DEVICES = ("cpu", "gpu", "tpu")
 # Compiled programs in memory. Each takes a few MB.

@@ -1,5 +1,6 @@
 """The commands that measure programs on this machine: collect, optimize."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,6 @@ from pipeline.cli.console import (
 
 if TYPE_CHECKING:
     from autotune.collect import Outcome
-    from autotune.optimize.optimize import OptimizeResult
 
 HEADER = (
     *("graph", "configs", "distinct", "failed"),
@@ -97,13 +97,7 @@ def collect(
     if json:
         print_json({outcome.request.submission_id: outcome.entry for outcome in outcomes})
     else:
-        print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
-        for outcome in outcomes:
-            if outcome.was_there and program:
-                name = outcome.request.submission_id
-                say(f"{name}: exists; more --rounds add to it, another --out measures it again")
-            if outcome.path is None and plan:
-                show(outcome.line())
+        _print_outcomes(outcomes, is_plan=plan is not None)
         if n_left := len(requests) - len(outcomes):
             show(f"not done: {n_left} of {len(requests)} graphs; the same command resumes")
         show(f"data        {out}")
@@ -115,7 +109,7 @@ def _print_outcomes(outcomes: "Sequence[Outcome]", *, is_plan: bool) -> None:
     print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
     for outcome in outcomes:
         if outcome.was_there and not is_plan:
-            name = outcome.job.submission_id
+            name = outcome.request.submission_id
             say(f"{name}: exists; more --rounds add to it, another --out measures it again")
         if outcome.path is None and is_plan:
             show(outcome.line())
@@ -161,6 +155,7 @@ def optimize(
     Example: fast-or-slow optimize --program my_model:step --out runs/optimized
     """
     from autotune.optimize import write
+    from autotune.optimize.candidate import setting_text
     from autotune.optimize.optimize import optimize as choose
     from autotune.optimize.session import OptimizeRequest
     from autotune.programs.catalogue import ProgramInputs
