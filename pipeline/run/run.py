@@ -18,7 +18,7 @@ from common.progress import in_one_step, log
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit, leaks
 from data.graph_store.prepare import prepare
-from data.graph_store.stored_graph import fingerprint
+from data.graph_store.stored_graph import fingerprint_of, source_digests
 from data.manifest import read_manifest
 from data.tree import (
     COLLECTIONS,
@@ -116,8 +116,10 @@ def run(
         workers.prepare(_total_steps(recipe, collections), recipe.n_threads)
     state = RunState(recipe, out, files, config, inputs.missing(files, splits))
     _prepare(state, inputs, workers)
+    state.check_graphs()
     begin(out, state.config, resume=resume)
     with alone_in(out), logged_to(trackers, out, state.config["recipe"]):
+        state.write_graphs()
         _sweep(out)
         if models is None:
             state.choose_sources()
@@ -195,7 +197,8 @@ def _prepare(state: RunState, inputs: Inputs, workers: Workers) -> None:
     if not state.files:
         raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
     good = [file for file, row in zip(files, rows, strict=True) if not row.error]
-    state.config = {"data": fingerprint(good), **state.config}
+    state.digests = source_digests(good)
+    state.config = {"data": fingerprint_of(state.digests), **state.config}
 
 
 def _present(files: Sequence[GraphFile]) -> list[Collection]:

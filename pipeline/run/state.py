@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
+from common.files import read_bytes, write_text
 from common.jobs.run_jobs import Cost, Job, measure_cost
 from common.progress import log
 from data.audit import AuditRow
@@ -22,6 +23,9 @@ from models.predict import read_scores
 from models.registry import TrainJob
 from pipeline.run.jobs import ranking_job, splits_of, training_jobs, trainings_of
 
+# The digest and the place of each graph of a run, one graph on a line.
+GRAPHS = "graphs.txt"
+MAX_NAMES = 3
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
 
 
@@ -54,7 +58,11 @@ class Costs:
 
 @dataclass
 class RunState:
-    """The state that the stages of one run share."""
+    """The state that the stages of one run share.
+
+    Attributes:
+        digests: Digest of each good file by its place, see `source_digests`.
+    """
 
     recipe: Recipe
     out: Path
@@ -64,6 +72,7 @@ class RunState:
     costs: Costs = field(default_factory=Costs)
     device: dict[str, Any] = field(default_factory=dict)
     rows: list[AuditRow] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
     usable: dict[str, list[GraphFile]] = field(default_factory=dict)
     unusable: list[Unusable] = field(default_factory=list)
     sources: dict[str, Source] = field(default_factory=dict)
@@ -77,6 +86,38 @@ class RunState:
     def has_gpu(self) -> bool:
         """Return whether networks are computed on a GPU."""
         return bool(self.device["device"] != "CPU")
+
+    def check_graphs(self) -> None:
+        """Reject a run folder of other graphs, and name the graphs.
+
+        Raises:
+            UsageError: A graph of the run is missing, new, or has another content.
+        """
+        path = self.out / GRAPHS
+        if not path.exists():
+            return
+        lines = read_bytes(path).decode(errors="replace").splitlines()
+        before = {place: digest for digest, _, place in (line.partition(" ") for line in lines)}
+        differing = [
+            place
+            for place in sorted({*before, *self.digests})
+            if before.get(place) != self.digests.get(place)
+        ]
+        if differing:
+            change = {place: "is missing now" for place in differing if place not in self.digests}
+            change |= {place: "is new" for place in differing if place not in before}
+            named = (f"{place} {change.get(place, 'has changed')}" for place in differing)
+            more = f" and {len(differing) - MAX_NAMES} more" * (len(differing) > MAX_NAMES)
+            raise UsageError(
+                f"{self.out}: was begun with other graphs: {', '.join(islice(named, MAX_NAMES))}"
+                f"{more}; bring the former graphs back, or choose another --out"
+            )
+
+    def write_graphs(self) -> None:
+        """Write the list of graphs for `check_graphs`, unless the folder has one."""
+        if not (self.out / GRAPHS).exists():
+            lines = [f"{digest} {place}\n" for place, digest in self.digests.items()]
+            write_text(self.out / GRAPHS, "".join(lines))
 
     def of(self, collection: Collection, split: str) -> list[GraphFile]:
         """Return the graphs of a split."""
