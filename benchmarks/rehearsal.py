@@ -36,6 +36,8 @@ IN_KERNELS = collection_named("layout:nlp:default")
 N_KERNELS = 200
 # Steps of a layout network visit each of two graphs twice.
 STEPS = {"layout": 4, "tile": 40}
+# Boosting has as many rounds, so that it cannot stop earlier than its plan.
+ROUNDS = 100
 # The first session has twice these minutes, and each further session twice those before it.
 MINUTES = 0.25
 RATIOS = 0.6, 1.6
@@ -83,7 +85,10 @@ def sizes_of(graphs: Sequence[PlannedGraph]) -> list[Graphs]:
 
 def few_steps(recipe: Recipe) -> Iterator[str]:
     """Yield the overrides for one seed of a few steps, and one thread of this processor."""
-    yield from (f"{model}.seeds=[{recipe.seeds[0]}]" for model in recipe.all_models)
+    for model in recipe.all_models:
+        yield f"{model}.seeds=[{recipe.seeds[0]}]"
+        if getattr(getattr(recipe, model), "early_stop", 0):
+            yield from (f"{model}.{key}={ROUNDS}" for key in ("num_boost_round", "early_stop"))
     yield from ("threads=1", "accelerator=cpu")
     for collection in COLLECTIONS:
         for model in recipe.models_of(collection.kind):
@@ -253,6 +258,7 @@ def main() -> None:
         costs=stage_costs(out),
         first_minutes=2 * MINUTES,
         steps=STEPS,
+        rounds=ROUNDS,
         cores=n_cores,
         n_bytes=n_bytes,
     )
