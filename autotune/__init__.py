@@ -1,1 +1,1 @@
-"""Measure JAX programs on this machine: choose layouts or tiles, compile, run, time."""
+"""Measure JAX programs on this machine: choose layouts, compile, run, time."""

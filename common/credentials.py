@@ -66,7 +66,10 @@ def find_login() -> Login:
     table = texts_in(key_file())
     username = os.environ.get("KAGGLE_USERNAME") or table.get("username", "")
     key = (os.environ.get("KAGGLE_KEY") or table.get("key", "")).strip()
-    token = (get_access_token_from_env()[0] or "").strip()
+    try:
+        token = (get_access_token_from_env()[0] or "").strip()
+    except ValueError:  # a file that is no text
+        token = ""
     if key.startswith("KGAT_") and not token:
         token = key
     return Login(username.strip(), key, token)

@@ -97,8 +97,6 @@ class KaggleSession:
 
     def log_in(self) -> None:
         """Log in with a token, with a key, or as `kaggle auth login` has done before."""
-        from kagglesdk.kaggle_creds import KaggleCredentials
-
         login = find_login()
         if login.token:
             self.client = _client(api_token=login.token)
@@ -106,7 +104,7 @@ class KaggleSession:
         elif login.username and login.key:
             self.client = _client(username=login.username, password=login.key)
             self.username = login.username
-        elif credentials := KaggleCredentials.load(_client()):
+        elif credentials := _saved_credentials():
             self.client = _client(api_token=credentials.get_access_token())
             self.username = credentials.get_username()
         if not self.username:
@@ -149,6 +147,17 @@ def _client(**login: str) -> Any:
     return client
 
 
+def _saved_credentials() -> Any:
+    """Return the credentials of `kaggle auth login`; None without them."""
+    from kagglesdk.kaggle_creds import KaggleCredentials
+
+    try:
+        return KaggleCredentials.load(_client())
+    # A file of another form has none.
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
 def _user_of(client: Any, token: str) -> str:
     """Return the name of the user of a token; "" if Kaggle does not know the token."""
     from kagglesdk.security.types.oauth_service import IntrospectTokenRequest
@@ -186,12 +195,13 @@ def refusal_of(error: BaseException) -> Refusal | None:
     table = content if isinstance(content, dict) else {}
     # Some answers have these keys in an object "error", or a text there.
     inner = table.get("error", table)
-    table = inner if isinstance(inner, dict) else {"message": inner}
+    table = inner if isinstance(inner, dict) else {"message": inner} | table
     # Some refusals come as a 200 whose body has the status.
-    status = table.get("code", 500) if answer.ok else answer.status_code
+    code = table.get("code")
+    status = (code if isinstance(code, int) else 500) if answer.ok else answer.status_code
     message = one_line(str(table.get("message") or ""))
     quote = f"; Kaggle says: {message}" if message else ""
-    return Refusal(int(status), answer.headers.get("Retry-After", ""), quote)
+    return Refusal(status, answer.headers.get("Retry-After", ""), quote)
 
 
 def ask(session: KaggleSession, call: Callable[[], T]) -> T:

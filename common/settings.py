@@ -16,7 +16,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
-import platformdirs
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import PipelineError, UsageError
@@ -24,9 +23,10 @@ from common.files import open_regular
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
-# Stores and downloads are in a checkout, or in the cache folder of the user of an installed wheel.
-IS_CHECKOUT = (ROOT / "pyproject.toml").is_file()
-CACHE = ROOT / "data" if IS_CHECKOUT else platformdirs.user_cache_path("fast-or-slow")
+# Stores and downloads of an installed wheel are in the cache folder of the user.
+IS_INSTALLED = ROOT.parent.name == "site-packages"
+USER_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+CACHE = USER_CACHE / "fast-or-slow" if IS_INSTALLED else ROOT / "data"
 RAW_DATA = CACHE / "raw"
 SAMPLE = ROOT / "data" / "sample"
 RUN_CONFIG = "config.toml"

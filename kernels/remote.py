@@ -30,6 +30,8 @@ _IN_DOUBT = (
 _SOURCES = ("dataset", "competition", "kernel", "model")
 
 NOTE_FILE = "kernel.json"
+# Limit of a file name on most disks.
+MAX_NAME_BYTES = 255
 OUTPUT_POLICY = RetryPolicy()
 _ENDED_BADLY = ("error", "cancel_acknowledged")
 
@@ -89,7 +91,10 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
     if not source.is_file():
         raise PipelineError(f"{source}: no such file; build the kernel again")
     content_to_send(metadata_file)
-    code = content_to_send(source).decode()
+    try:
+        code = content_to_send(source).decode()
+    except UnicodeDecodeError as error:
+        raise PipelineError(f"{source}: expected UTF-8 text; {error}") from None
     with kaggle_session(f"push kernel {folder}", policy) as session:
         kernel_id = session.with_owner(metadata.id)
         request = {**_settings(metadata), "slug": kernel_id, "text": code}
@@ -248,11 +253,19 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         path = PurePosixPath(name)
         is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
+        is_plain &= all(len(part.encode(errors="replace")) <= MAX_NAME_BYTES for part in path.parts)
         is_below = name != "." and not path.is_absolute() and ".." not in path.parts
         if not (is_plain and is_below):
             raise PipelineError(
-                f"file {name[:80]!a}: expected a path within the output; nothing kept"
+                f"file {name[:80]!a}: expected a path within the output, no name of over "
+                f"{MAX_NAME_BYTES} bytes; nothing kept"
             )
+    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
+    for name in folders.intersection(names):
+        raise PipelineError(
+            f"file {name[:80]!a}: is also a folder of the output, and a disk cannot have both; "
+            "nothing kept; name one of them differently in the kernel"
+        )
 
 
 def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:

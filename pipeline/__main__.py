@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.signals import end_at_once, handle, handled_by
 
+HOW_TO_INSTALL = "run `make setup`, then .venv/bin/python -m pipeline"
 # The imports take half a second.
 with handled_by(end_at_once):
     # A file that is opened later must not get the number of a closed stream (`2>&-`).
@@ -29,7 +30,7 @@ with handled_by(end_at_once):
         import typer
         from typer.core import TyperGroup
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {error}; run `make setup`, then .venv/bin/python -m pipeline")
+        sys.exit(f"error: {error}; {HOW_TO_INSTALL}")
 
 # A file name or a message of a server may have characters that the terminal's encoding lacks.
 if isinstance(sys.stdout, TextIOWrapper):
@@ -77,7 +78,10 @@ class Commands(TyperGroup):
 @cache
 def _load(name: str) -> Any:
     module, _, attribute = PLACES[name].partition(":")
-    part = getattr(import_module(f"pipeline.cli.{module}"), attribute or name)
+    try:
+        part = getattr(import_module(f"pipeline.cli.{module}"), attribute or name)
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error}; {HOW_TO_INSTALL}")
     parent = typer.Typer(add_completion=False, rich_markup_mode=None)
     if isinstance(part, typer.Typer):
         parent.add_typer(part, name=name)

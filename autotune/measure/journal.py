@@ -80,15 +80,19 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
     Raises:
         UsageError: The journal is of another measurement.
     """
-    content = path.read_bytes() if path.is_file() else b""
-    whole = content[: content.rfind(b"\n") + 1]
+    try:
+        content = path.read_bytes() if path.is_file() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
     # A journal without a visit may begin again, with another header.
     if whole.count(b"\n") < 2:
-        path.unlink(missing_ok=True)
+        if content:
+            path.unlink()
         _append(path, header)
         return Journal(path)
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
     journal = Journal(path)
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
@@ -116,9 +120,12 @@ def _check_header(path: Path, begun: Mapping[str, Any], header: Mapping[str, Any
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as stream:
-        stream.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as stream:
+            stream.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 class Visitor:

@@ -72,15 +72,16 @@ def find_dumped(folder: Path, wanted: str | None) -> Path:
 
 def unpack(path: Path, content: bytes) -> bytes:
     """Return the content of a file, unpacked if gzip compressed it."""
-    try:
-        if content.startswith(b"\x1f\x8b"):
+    if content.startswith(b"\x1f\x8b"):
+        try:
             with gzip.open(io.BytesIO(content)) as file:
                 content = file.read(MAX_UNPACKED_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise PipelineError(f"{path}: damaged gzip file: {error}; expected {EXPECTED}") from error
-    if len(content) > MAX_UNPACKED_BYTES:
-        limit = f"{MAX_UNPACKED_BYTES >> 20} MiB"
-        raise PipelineError(f"{path}: unpacks to over {limit}; expected {EXPECTED}")
+        except (OSError, EOFError, zlib.error) as error:
+            fault = f"{path}: damaged gzip file: {error}"
+            raise PipelineError(f"{fault}; expected {EXPECTED}") from error
+        if len(content) > MAX_UNPACKED_BYTES:
+            limit = f"{MAX_UNPACKED_BYTES >> 20} MiB"
+            raise PipelineError(f"{path}: unpacks to over {limit}; expected {EXPECTED}")
     if not content:
         raise PipelineError(f"{path}: is empty; expected {EXPECTED}")
     return content

@@ -48,7 +48,7 @@ from data.synthetic.graphs import (
     make_tile_graph,
     sized_graph,
 )
-from data.synthetic.programs import BATCHES, Family, sibling
+from data.synthetic.programs import BATCHES, FAMILIES, Family, sibling, sized_program
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, collection_named
 
 # About ten times the largest real sizes. A larger one is probably a typing error.
@@ -77,6 +77,10 @@ def parse_size(text: str) -> GraphSize:
             f"at least 1; at most {MAX_NODES} nodes, no more configurable ones, and "
             f"{MAX_CONFIGS} configs"
         )
+    try:
+        sized_program(nodes, configurable, FAMILIES["nlp", "train"][0], BATCHES[0])
+    except UsageError as error:
+        raise UsageError(f"graph '{text}': {error}") from None
     return GraphSize(nodes, configurable, configs)
 
 

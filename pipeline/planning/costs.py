@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.files import read_json
-from common.settings import FrozenConfig
+from common.settings import ROOT, FrozenConfig
 from features.pruning import kept_nodes
 from models.config.networks import SegmentSageConfig, step_configs
 from models.config.recipe import Recipe
 from models.registry import model_entry
 
 # The file of `python -m benchmarks.gpu`, and the measurements of one GPU in this repository.
-MEASURED_HERE, MEASURED = Path("runs/gpu/steps.json"), Path(__file__).with_name("steps.json")
+MEASURED_HERE, MEASURED = ROOT / "runs/gpu/steps.json", Path(__file__).with_name("steps.json")
 # Time to launch the kernels of a step without CUDA graphs, if it was not measured.
 HOST_MS = 15.0
 # A product reaches this share of the data sheet's operations per second.

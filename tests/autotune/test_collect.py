@@ -297,7 +297,7 @@ def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_sto
     first = "first measurement"
     begun = [(f"configs of spin_test, {first}", n, 6) for n in range(3)]
     assert seen == [(f"configs of spin_train, {first}", n, 6) for n in range(7)] + begun
-    assert read_graph(done.job.file(tmp_path)).n_configs == 6
+    assert read_graph(done.request.file(tmp_path)).n_configs == 6
     broken = layout_request(SpinSource(is_broken=True), program="broken")
     caplog.clear()
     with caplog.at_level(logging.INFO, log.name):

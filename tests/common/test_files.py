@@ -246,6 +246,8 @@ def test_passing_read_error_is_tried_again(call: str, number: int, tmp_path: Pat
 @pytest.mark.parametrize(
     ("call", "number", "line"),
     [
+        ("fsync", errno.EINVAL, "write_text(path, 'new'); print(path.read_text())"),
+        ("link", errno.EXDEV, "path.unlink(); create_text(path, 'new'); print(path.read_text())"),
         ("fsync", errno.ENOTSUP, "write_text(path, 'new'); print(path.read_text())"),
         ("link", errno.EPERM, "path.unlink(); create_text(path, 'new'); print(path.read_text())"),
         ("unlink", errno.EBUSY, "sweep(path.parent, '*'); print('new')"),
@@ -266,10 +268,11 @@ def test_file_system_without_maps_notices_damage(tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_file_system_without_locks_is_named_with_a_way_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_system_without_locks_is_named_with_a_way_out(number: int, tmp_path: Path) -> None:
     line = "with alone_in(path.parent): pass"
-    refused = with_failing_calls(line, tmp_path, "flock", errno.ENOLCK, always=True)
-    reason = f"{tmp_path}: cannot be written: No locks available; expected a file system with"
+    refused = with_failing_calls(line, tmp_path, "flock", number, always=True)
+    reason = f"{tmp_path}: cannot be written: {os.strerror(number)}; expected a file system with"
     assert refused.removeprefix("common.errors.PipelineError: ").startswith(reason)
     assert refused.endswith("; put the folder on a local disk")
 

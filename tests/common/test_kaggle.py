@@ -136,7 +136,7 @@ def test_words_of_a_busy_server_are_printed(
     assert line.endswith("; Kaggle says: Too many uploads")
 
 
-@pytest.mark.parametrize("text", ["", "not json", '{"username": "a"}'])
+@pytest.mark.parametrize("text", ["", "not json", "[]", '{"username": "a"}'])
 def test_login_without_credentials_names_the_ways_to_give_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:

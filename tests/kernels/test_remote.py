@@ -242,3 +242,14 @@ def test_unfinished_kernel_is_reported(kaggle: FakeKaggle, storage: FileServer, 
     assert (
         json.loads(call("kernel", "output", SLUG, "--out", other, "--json"))["unfinished"] is False
     )
+
+
+@pytest.mark.parametrize("folder", ["a", "a/b"])
+def test_file_and_folder_of_one_name_are_one_line(
+    kaggle: FakeKaggle, storage: FileServer, out: Path, folder: str
+) -> None:
+    for names in ((folder, "a/b/c"), ("a/b/c", folder)):
+        kaggle.outputs = dict.fromkeys(names, f"{storage.url}/submission.csv")
+        assert f"file '{folder}': is also a folder of the output" in failure(out)
+    assert not storage.asked
+    assert not out.parent.exists()

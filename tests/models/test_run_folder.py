@@ -1,5 +1,6 @@
 """Run folders, and model training into them."""
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from data.tree import collection_named, find_graphs
 from models import run_folder
 from models.config.recipe import load_recipe
 from models.registry import TrainJob, load_model
-from models.run_folder import DONE, begin, first_difference
+from models.run_folder import DONE, begin, check_done, first_difference
 from models.train import train_model
 
 XLA_RANDOM = collection_named("layout:xla:random")
@@ -61,6 +62,19 @@ def test_a_finished_model_that_changed_is_refused(
         path.unlink()
         with pytest.raises(PipelineError, match=f"{name}: missing; expected a file of"):
             load_model(job.run_dir)
+
+
+def test_pipe_in_place_of_the_mark_is_one_line(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / DONE)
+    with pytest.raises(PipelineError, match="DONE: cannot be read: not a regular file"):
+        check_done(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../up.txt", "/etc/passwd", "a/b", "..", "."])
+def test_mark_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
+    (tmp_path / DONE).write_text(f"done\n00000000 {name}\n")
+    with pytest.raises(PipelineError, match=r"DONE: names .*; expected the name of a file in the"):
+        check_done(tmp_path)
 
 
 @pytest.mark.parametrize(
