@@ -38,6 +38,8 @@ IN_KERNELS = collection_named("layout:nlp:default")
 N_KERNELS = 200
 # Steps of a layout network visit each of two graphs twice.
 STEPS = {"layout": 4, "tile": 40}
+# Boosting has as many rounds, so that it cannot stop earlier than its plan.
+ROUNDS = 100
 # The first session has twice these minutes, and each further session twice those before it.
 MINUTES = 0.25
 RATIOS = 0.6, 1.6
@@ -86,7 +88,10 @@ def sizes_of(graphs: Sequence[PlannedGraph]) -> list[Graphs]:
 
 def few_steps(recipe: Recipe) -> Iterator[str]:
     """Yield the overrides for one seed of a few steps, and one thread of this processor."""
-    yield from (f"{model}.seeds=[{recipe.seeds[0]}]" for model in recipe.all_models)
+    for model in recipe.all_models:
+        yield f"{model}.seeds=[{recipe.seeds[0]}]"
+        if getattr(getattr(recipe, model), "early_stop", 0):
+            yield from (f"{model}.{key}={ROUNDS}" for key in ("num_boost_round", "early_stop"))
     yield from ("threads=1", "accelerator=cpu")
     for one in COLLECTIONS:
         for model in recipe.models_of(one.kind):
@@ -245,7 +250,12 @@ def main() -> None:
     dataset = make_plan(whole, costs, official_graphs())
     facts: dict[str, object] = {"recipe": whole, "overrides": given.set, "graphs": graphs}
     facts |= {"rows": compared(report, small, dataset, whole.seeds[0]), "ratios": RATIOS}
-    facts |= {"costs": stage_costs(out), "first_minutes": 2 * MINUTES, "steps": STEPS}
+    facts |= {
+        "costs": stage_costs(out),
+        "first_minutes": 2 * MINUTES,
+        "steps": STEPS,
+        "rounds": ROUNDS,
+    }
     facts |= {"cores": granted()[0], "n_bytes": granted()[1], "revision": revision()}
     write_page(given.page, render("rehearsal", **facts))
 

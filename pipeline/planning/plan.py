@@ -33,17 +33,17 @@ PROCESSOR_S = {
     },
     "tile": {
         "prepare": (0.0, 0.0, 7e-6, 0.0),
-        "statistics": (0.035, 0.0, 0.0, 0.0),
+        "statistics": (0.005, 0.0, 0.0, 0.0),
         "rank": (0.0, 0.0, 6e-6, 0.0),
         "score": (0.0, 0.0, 2.3e-5, 0.0),
-        "read": (0.035, 0.0, 0.0, 0.0),
+        "read": (0.014, 0.0, 0.0, 0.0),
     },
 }
 # Bytes of the inputs of a network: for each kept node, and for each distinct config.
 INPUT_NODE_BYTES, INPUT_CONFIG_BYTES = 850, 35
 BY_GRAPH = "config_columns_boosting"
 # For each row in a round of boosting.
-ROW_ROUND_S = {"layout_boosting": 1.6e-6, BY_GRAPH: 6e-7, "tile_boosting": 3e-6}
+ROW_ROUND_S = {"layout_boosting": 1.6e-6, BY_GRAPH: 6e-7, "tile_boosting": 1e-6}
 # Memory of the process before it has read anything, of its CUDA libraries, and of a card that CUDA
 # takes for itself.
 LIBRARIES_MIB, CUDA_MIB, CONTEXT_MIB = 363, 1500, 500
