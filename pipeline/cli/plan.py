@@ -82,7 +82,7 @@ def _print_plan(made: "Plan", recipe: "Recipe") -> None:
         for row in made.collections
     ]
     print_table(STAGES_HEADER, rows, if_known=STAGES_HEADER)
-    show(f"\nrecipe      {recipe.name}, {len(recipe.seeds)} seeds")
+    show("", f"recipe      {recipe.name}, {len(recipe.seeds)} seeds")
     if made.card and made.gpu_hours:
         show(f"GPU         {_time(HOUR_S * made.gpu_hours)} of one {made.card.name}")
     show(f"CPU         {_time(HOUR_S * made.cpu_hours)} of one thread")

@@ -2,7 +2,7 @@
 
 from benchmarks.suggest import TRAINED, UNTRAINED, Table, table_rows
 from data.graphs.graph import LayoutGraph, TileGraph
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 
 
 def test_each_search_has_a_row(layout_graph: LayoutGraph, tile_graph: TileGraph) -> None:

@@ -100,7 +100,7 @@ def test_the_costs_on_the_page_are_those_of_the_plan() -> None:
     costs = planned("--recipe", "leaderboard-small", "--gpu", "t4")
     for name, value in (("GPU", costs["gpu_hours"]), ("CPU", costs["cpu_hours"])):
         printed = re.findall(rf"^{name} +([\d.]+) h ", REPRODUCE, flags=re.MULTILINE)
-        assert printed == [f"{value:.2g}"], name
+        assert [float(hours) for hours in printed] == [float(f"{value:.2g}")], name
 
 
 HARDWARE = re.compile(

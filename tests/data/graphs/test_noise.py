@@ -61,7 +61,7 @@ def test_differences_are_medians_over_same_and_over_different_configs() -> None:
     same = [abs(np.diff(log_runtime[group == i])[0]) for i in range(40)]
     rows = itertools.combinations(range(80), 2)
     different = [abs(log_runtime[i] - log_runtime[j]) for i, j in rows if group[i] != group[j]]
-    noise = measured(runtime_ns, group, draws=200)
+    noise = measured(runtime_ns, group, draws=500)
     assert noise.same == pytest.approx(np.median(same))
     assert noise.different == pytest.approx(np.median(different), rel=0.02)
 

@@ -34,6 +34,7 @@ def test_each_factor_of_the_hours_is_in_the_table() -> None:
     hours = sum(row["runs"] * row["train_hours"] + row["rank_hours"] for row in networks)
     assert made["gpu_hours"] == pytest.approx(hours)
     text = call("plan", *SMALL, "--gpu", "t4")
+    assert re.search(r"^recipe +\S+, \d seeds$", text, re.MULTILINE)
     for line in ("raw data", "store", "run files"):
         assert re.search(rf"^{line} +[\d.]+ [GM]iB$", text, re.MULTILINE)
     assert "computed: bytes of a step / 250 GB/s of the t4" in text
