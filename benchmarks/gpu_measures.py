@@ -26,7 +26,7 @@ class MovedBytes(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     def __torch_dispatch__(
