@@ -4,6 +4,7 @@ The mean aggregation is GraphSAGE's (Hamilton et al., 2017), with separate edge 
 one product of a sparse (n, 3n) matrix with a dense (3n, c·h) matrix.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -28,6 +29,9 @@ from models.training.device import OnDevice, uploaded
 
 if TYPE_CHECKING:
     from features.pyg import TpuGraph
+
+# The warning comes at the first matrix, and users can do nothing about it.
+warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 
 
 class SparseProduct(OnDevice):

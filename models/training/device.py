@@ -100,11 +100,8 @@ def prepare_torch(
 ) -> None:
     """Set the seed, the number of threads and deterministic algorithms of this process.
 
-    A GPU lacks deterministic algorithms for a few operations, and uses others for them.
-
-    Args:
-        threads: Number of CPU threads.
-        tf32: Allow TF32 on a GPU.
+    A GPU lacks deterministic algorithms for a few operations, and uses others for them. `tf32`
+    allows TF32 there.
     """
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high" if tf32 and device.type == "cuda" else "highest")
@@ -117,9 +114,8 @@ def prepare_torch(
         warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
     # The default also fills every new tensor with NaN, which takes a tenth of a step's time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    # The graphs' matrices are valid by construction, so no check or warning is needed.
+    # The graphs' matrices are valid by construction, so no check is needed.
     torch.sparse.check_sparse_tensor_invariants.disable()
-    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 
 
 @contextmanager
