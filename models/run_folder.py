@@ -42,7 +42,7 @@ def check_done(folder: Path) -> None:
     lines = read_bytes(folder / DONE).decode(errors="replace").splitlines()
     for line in lines[1:]:
         checksum, _, name = line.partition(" ")
-        if Path(name).name != name or name == "..":
+        if Path(name).name != name or name == ".." or len(name.encode()) > 255:
             expected = "expected the name of a file in the same folder"
             raise PipelineError(f"{folder / DONE}: names {name!r}; {expected}")
         path = folder / name

@@ -70,7 +70,7 @@ def test_pipe_in_place_of_the_mark_is_one_line(tmp_path: Path) -> None:
         check_done(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../up.txt", "/etc/passwd", "a/b", "..", "."])
+@pytest.mark.parametrize("name", ["../up.txt", "/etc/passwd", "a/b", "..", ".", "n" * 256])
 def test_mark_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
     (tmp_path / DONE).write_text(f"done\n00000000 {name}\n")
     with pytest.raises(PipelineError, match=r"DONE: names .*; expected the name of a file in the"):

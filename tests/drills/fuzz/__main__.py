@@ -6,7 +6,6 @@ Ends with 1 at the first defect; the input that shows it is kept in runs/fuzz.
 import argparse
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import atheris
@@ -46,8 +45,9 @@ def main() -> None:
             "reduce_inputs": 0,
         }
         words = [sys.argv[0], *(f"-{key}={value}" for key, value in options.items()), str(corpus)]
-        mutator = partial(mutate_npz, mutate=atheris.Mutate)
-        more = {"custom_mutator": mutator} if arguments.door == "npz" else {}
+        # Setup replaces atheris.Mutate, so each call looks the name up.
+        custom = {"custom_mutator": lambda *call: mutate_npz(*call, mutate=atheris.Mutate)}
+        more = custom if arguments.door == "npz" else {}
         atheris.Setup(words, lambda content: try_door(door, content, path), **more)
         atheris.Fuzz()
 
