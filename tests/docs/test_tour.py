@@ -5,6 +5,7 @@ import re
 import runpy
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -37,13 +38,23 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_page_of_a_notebook_has_its_texts_code_and_outputs() -> None:
-    hook = runpy.run_path(str(ROOT / "docs" / "notebook_pages.py"))
+    hook = runpy.run_path(str(ROOT / "docs" / "site.py"))
     markdown, images = hook["page_of"](json.loads(TOUR.read_text()), "tour")
     assert markdown.startswith("# A tour\n")
     assert all(cell.source in markdown for cell in COMMITTED.cells)
     assert "accepted    runs/tour/trees/submission.csv" in markdown
     assert len(images) >= 2 and all(image.startswith(b"\x89PNG") for image in images.values())
     assert all(f"({name})" in markdown for name in images)
+
+
+def test_pages_with_diagrams_load_mermaid_from_the_site() -> None:
+    pytest.importorskip("mkdocs")
+    hook = runpy.run_path(str(ROOT / "docs" / "site.py"))["on_post_page"]
+    plain, page = "<head></head><pre>", SimpleNamespace(url="explain/packing/")
+    assert hook(plain, page, None) == plain
+    diagram = '<head></head><pre class="mermaid">'
+    assert 'src="../../assets/mermaid.min.js"></script></head>' in hook(diagram, page, None)
+    assert (ROOT / "docs" / "assets" / "mermaid.min.js").stat().st_size > 1e6
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Hook of MkDocs that shows the notebooks of docs/ as pages, with their outputs.
+"""Hooks of MkDocs: notebooks of docs/ become pages, and diagrams need no network.
 
 A notebook becomes Markdown before MkDocs reads the pages. MkDocs then checks the links of a
 notebook like the links of any other page.
@@ -52,3 +52,16 @@ def on_files(files: Any, config: Any) -> Any:
         for name, content in images.items():
             files.append(File.generated(config, str(path.parent / name), content=content))
     return files
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Load Mermaid from the site itself on pages with diagrams. MkDocs calls this function.
+
+    Without this, the theme loads it from another server when the page is read.
+    """
+    from mkdocs.utils import get_relative_url
+
+    if 'class="mermaid"' not in output:
+        return output
+    script = f'<script src="{get_relative_url("assets/mermaid.min.js", page.url)}"></script>'
+    return output.replace("</head>", f"{script}</head>", 1)
