@@ -1,28 +1,99 @@
-"""The layers against slow, obvious formulations of the same equations."""
+"""The layout GNN against loops over nodes and edges, in chunks, and with random drops."""
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nn.functional import gelu
 
+from data.graphs.graph import LayoutGraph
+from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig
 from models.layout import plain_ops
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
-from models.layout.inputs import LayoutInputs, SparseAggregation
+from models.layout.inputs import LayoutInputs, SparseAggregation, layout_inputs
+
+ROWS = np.array([4, 0, 9, 2, 7])
 
 
-def test_slices_of_nodes_change_neither_results_nor_gradients(monkeypatch) -> None:
-    torch.manual_seed(1)
-    block = SageBlock(CrossConfigSageConfig(hidden=8, channel_reduction=2)).double()
-    monkeypatch.setattr(plain_ops, "SLICE_BYTES", 700)  # two nodes of 5 configs and 8 channels
-    x, y = torch.randn(2, 6, 5, 8, dtype=torch.float64, requires_grad=True).unbind()
-    target = torch.randn(6, 5, 8, dtype=torch.float64)
-    wanted = [x, y, *block.channels.parameters(), *block.project.parameters()]
-    wanted.append(block.configs.log_temperature)
-    plain = x + block.project(block.configs(block.channels(torch.nn.functional.gelu(y))))
-    sliced = block(x, y)
-    torch.testing.assert_close(sliced, plain)
-    expected = torch.autograd.grad((plain * target).sum(), wanted)
-    torch.testing.assert_close(torch.autograd.grad((sliced * target).sum(), wanted), expected)
+def neighbour_means(h: Tensor, edges: list[list[int]], at: int, of: int) -> Tensor:
+    """The mean over the nodes at one end of edges, for each node at the other end."""
+    result = []
+    for node in range(len(h)):
+        neighbours = [edge[of] for edge in edges if edge[at] == node]
+        result.append(h[neighbours].mean(dim=0) if neighbours else torch.zeros_like(h[0]))
+    return torch.stack(result)
+
+
+def slow_block(block: SageBlock, x: Tensor, edges: list[list[int]]) -> Tensor:
+    h = block.norm(x)
+    if block.over_nodes:
+        unit = (x - x.mean(dim=0)) / (x.var(dim=0, correction=0) + block.norm.eps).sqrt()
+        h = unit * block.norm.weight + block.norm.bias
+    y = block.own(h) + block.operands(neighbour_means(h, edges, 0, 1))
+    y = gelu(y + block.users(neighbour_means(h, edges, 1, 0)))
+    w1, b1, w2, b2 = block.channels.gate.parameters()
+    y = y / (1 + (-((y @ w1.T + b1).clamp(min=0) @ w2.T + b2)).exp())
+    parts = [y]
+    if block.configs is not None:
+        powers = (y / block.configs.log_temperature.exp()).exp()
+        parts.append(y * powers / powers.mean(dim=1, keepdim=True))
+    return x + block.project(torch.cat(parts, dim=2))
+
+
+def slow_scores(model: CrossConfigSage, inputs: LayoutInputs, rows: np.ndarray) -> Tensor:
+    opcode = [int(code) if model.known_opcode[code] else 0 for code in inputs.opcode]
+    parts = inputs.node_feat, model.opcode.weight[opcode], model.layout(inputs.layout).flatten(1)
+    nodes, ids = model.node(torch.cat(parts, dim=1)), inputs.config_ids.tolist()
+    settings = model.tensor_roles(model.layout(inputs.symbols(rows)).flatten(2))  # (c, k, h)
+    values = [
+        nodes[node] + (settings[:, ids.index(node)] if node in ids else 0 * settings[:, 0])
+        for node in range(len(nodes))
+    ]
+    x = torch.stack(values)  # (m, c, h)
+    for block in model.blocks:
+        x = slow_block(block, x, inputs.neighbours.edge_index.tolist())
+    x = model.norm(x)
+    pooled = [x.mean(dim=0), x.max(dim=0).values, x[ids].mean(dim=0)]
+    if model.config.pool_by_bytes:
+        pooled.append((x * inputs.bytes_share[:, None, None]).sum(dim=0))
+    if model.config.statistics:
+        scaled = (inputs.statistics(rows) / model.statistics_scale).clamp(-10, 10)
+        pooled.append(gelu(model.statistics[0](scaled)))
+    return model.head(torch.cat(pooled, dim=1))[:, 0]
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 2000, 1 << 20])
+@pytest.mark.parametrize("variant", ["channels", "nodes", "alone"])
+def test_scores_and_gradients_of_the_network_are_those_of_loops(
+    variant: str,
+    slice_bytes: int,
+    layout_graph: LayoutGraph,
+    scaler: NodeScaler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plain_ops, "SLICE_BYTES", slice_bytes)
+    inputs = layout_inputs(layout_graph, rule="hops-1", scaler=scaler, with_statistics=True)
+    keys = {"cross_config": True, "pool_by_bytes": True, "statistics": True, "norm": variant}
+    if variant == "alone":  # neither attention across configs nor further inputs of the head
+        keys = {"cross_config": False}
+    torch.manual_seed(0)
+    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, channel_reduction=4, **keys))
+    model.set_known_opcodes(np.unique(inputs.opcode.numpy()[::2]).astype(np.uint8))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() < 2:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        if model.reads_statistics:  # some of the scaled statistics are beyond the limit
+            model.statistics_scale.uniform_(0.001, 2)
+    scores, slow = model(inputs, ROWS), slow_scores(model, inputs, ROWS)
+    torch.testing.assert_close(scores, slow, atol=2e-5, rtol=1e-4)
+    weights, parameters = torch.randn(len(ROWS)), [*model.parameters()]
+    gradients = torch.autograd.grad((scores * weights).sum(), parameters)
+    slow_gradients = torch.autograd.grad((slow * weights).sum(), parameters)
+    for gradient, exact in zip(gradients, slow_gradients, strict=True):
+        tolerance = 1e-3 * float(exact.abs().max()) + 1e-7
+        torch.testing.assert_close(gradient, exact, atol=tolerance, rtol=1e-3)
 
 
 @pytest.mark.parametrize("norm", ["channels", "nodes"])
@@ -48,50 +119,25 @@ def test_scores_do_not_depend_on_the_chunk_nor_on_what_is_kept(
     np.testing.assert_allclose(chunked, whole, atol=1e-5)
 
 
-def test_opcodes_never_trained_on_share_one_embedding(inputs: LayoutInputs) -> None:
-    model = CrossConfigSage(CrossConfigSageConfig(hidden=16)).eval()
-    seen = np.asarray([int(inputs.opcode[0])], dtype=np.uint8)
-    model.set_known_opcodes(seen)
-    before = model.nodes(inputs)
-    with torch.no_grad():
-        model.opcode.weight[torch.arange(256) != int(seen[0])] += 1.0
-        model.opcode.weight[0] -= 1.0
-    torch.testing.assert_close(model.nodes(inputs), before)
-
-
-def test_large_tensors_count_for_more_where_nodes_are_pooled_by_bytes(inputs: LayoutInputs) -> None:
-    assert float(inputs.bytes_share.sum()) == pytest.approx(1, abs=1e-5)
+def test_dropped_edges_are_left_out_of_the_means(inputs: LayoutInputs) -> None:
     torch.manual_seed(0)
-    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, pool_by_bytes=True)).eval()
-    seen = []
-    model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    x = []
-    model.blocks[-1].register_forward_hook(lambda *_: x.append(model.norm(_[2])))
-    model(inputs, np.arange(5))
-    expected = sum(share * node for share, node in zip(inputs.bytes_share, x[0], strict=True))
-    torch.testing.assert_close(seen[0][:, -16:], expected, atol=1e-5, rtol=1e-4)
+    neighbours, edges = inputs.with_dropped_edges(0.3).neighbours, inputs.neighbours.edge_index
+    torch.manual_seed(0)
+    assert torch.equal(neighbours.edge_index, edges[torch.rand(len(edges)) >= 0.3])
+    assert 0 < len(neighbours.edge_index) < len(edges)
+    plain = SparseAggregation(neighbours.edge_index, len(inputs.opcode), inputs.config_ids)
+    matrices = (part.every.joint.matrix.to_dense() for part in (neighbours, plain))
+    assert torch.equal(*matrices)
 
 
 def test_dropout_scales_channels_of_all_configs_alike() -> None:
     model = CrossConfigSage(CrossConfigSageConfig(hidden=16, dropout=0.2))
     assert not model.is_recordable
     torch.manual_seed(0)
-    dropped = model._dropped(torch.ones(400, 3, 16))
-    assert (dropped == dropped[:, :1]).all()
-    kept = dropped > 0
-    torch.testing.assert_close(dropped[kept], torch.full_like(dropped[kept], 1 / 0.8))
-    assert kept.float().mean().item() == pytest.approx(0.8, abs=0.02)
-
-
-def test_dropped_edges_are_left_out_of_the_means(inputs: LayoutInputs) -> None:
-    torch.manual_seed(0)
-    left, edges = inputs.with_dropped_edges(0.3).neighbours, inputs.neighbours.edge_index
-    torch.manual_seed(0)
-    assert torch.equal(left.edge_index, edges[torch.rand(len(edges)) >= 0.3])
-    assert 0 < len(left.edge_index) < len(edges)
-    plain = SparseAggregation(left.edge_index, len(inputs.opcode), inputs.config_ids)
-    matrices = (part.every.joint.matrix.to_dense() for part in (left, plain))
-    assert torch.equal(*matrices)
+    x = model._dropped(torch.ones(400, 3, 16))
+    assert (x == x[:, :1]).all()
+    torch.testing.assert_close(x[x > 0], torch.full_like(x[x > 0], 1 / 0.8))
+    assert (x > 0).float().mean().item() == pytest.approx(0.8, abs=0.02)
 
 
 @pytest.mark.parametrize(("dropout", "drop_edges"), [(0.5, 0.0), (0.0, 0.5)])
@@ -103,35 +149,7 @@ def test_only_training_drops(inputs: LayoutInputs, dropout: float, drop_edges: f
         return model(inputs, np.arange(5)).detach()
 
     assert torch.equal(scores(False, dropout, drop_edges), scores(True, 0.0, 0.0))
-    dropped = scores(True, dropout, drop_edges)
-    assert not torch.allclose(dropped, scores(False, dropout, drop_edges))
+    with_drops = scores(True, dropout, drop_edges)
+    assert not torch.allclose(with_drops, scores(False, dropout, drop_edges))
     # The seed of a step decides, so a resumed training drops the same.
-    assert torch.equal(dropped, scores(True, dropout, drop_edges))
-
-
-@pytest.mark.parametrize("slice_bytes", [700, plain_ops.SLICE_BYTES])
-def test_norm_over_nodes_is_an_instance_norm(
-    inputs: LayoutInputs, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
-) -> None:
-    monkeypatch.setattr(plain_ops, "SLICE_BYTES", slice_bytes)
-    torch.manual_seed(0)
-    config = CrossConfigSageConfig(hidden=8, channel_reduction=2, norm="nodes")
-    block = SageBlock(config, over_nodes=True)
-    with torch.no_grad():
-        for parameter in block.norm.parameters():
-            parameter.add_(torch.rand(8))
-    x = torch.randn(len(inputs.opcode), 3, 8, requires_grad=True)
-    target = torch.randn_like(x)
-    wanted = [x, *block.norm.parameters(), *block.own.parameters(), block.users.weight]
-    normed = torch.nn.functional.instance_norm(x.permute(1, 2, 0), eps=block.norm.eps)
-    h = normed.permute(2, 0, 1) * block.norm.weight + block.norm.bias
-    _, operands, users = inputs.neighbours.every.joint.matrix.to_dense().chunk(3, dim=1)
-    plain = block.own(h) + sum(
-        layer(torch.einsum("rn,nch->rch", matrix, h))
-        for layer, matrix in ((block.operands, operands), (block.users, users))
-    )
-    result = block.aggregate(x, inputs.neighbours)
-    torch.testing.assert_close(result, plain, atol=1e-4, rtol=1e-4)
-    expected = torch.autograd.grad((plain * target).sum(), wanted)
-    grads = torch.autograd.grad((result * target).sum(), wanted)
-    torch.testing.assert_close(grads, expected, atol=1e-3, rtol=1e-3)
+    assert torch.equal(with_drops, scores(True, dropout, drop_edges))

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from functools import cache
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.config.networks import CrossConfigSageConfig
 from models.layout import fused_ops, plain_ops
@@ -16,7 +17,7 @@ from models.layout.network import sample_loss
 from models.layout.plain_ops import Norm
 from tests.support.triton_interpreter import accept_arrays_as_indices
 
-pytest.importorskip("triton")
+OutOfResources = pytest.importorskip("triton.runtime.errors").OutOfResources
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 if HAS_GPU:
@@ -38,16 +39,8 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=list(TOLERANCE), ids=str)
-def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    chosen: torch.dtype = request.param
-    return chosen
-
-
-@pytest.fixture(params=SHAPES, ids=str)
-def shape(request: pytest.FixtureRequest) -> tuple[int, int, int]:
-    n, c, h = request.param
-    return n, c, h
+every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -65,6 +58,7 @@ def assert_all_close(found: object, exact: object, dtype: torch.dtype) -> None:
         assert_close(ours, double, dtype)
 
 
+@every_dtype
 @pytest.mark.parametrize("which", ["every", "fixed", "of_varying"])
 @pytest.mark.parametrize("edges", ["none", "star", "random"])
 def test_aggregation_equals_float64(which: str, edges: str, dtype: torch.dtype) -> None:
@@ -80,11 +74,8 @@ def test_aggregation_equals_float64(which: str, edges: str, dtype: torch.dtype) 
     joint = getattr(neighbours, which).joint.matrix.to_dense().double().to(DEVICE)
     aggregation = getattr(neighbours.to(DEVICE), which)
     x = draw(joint.shape[1] // 3, c, h, dtype=dtype)
-    gain, shift, weights = (
-        torch.rand(h).to(DEVICE) + 0.5,
-        draw(h),
-        draw(3, h, h, dtype=dtype) / h**0.5,
-    )
+    gain, shift = torch.rand(h, device=DEVICE) + 0.5, draw(h)
+    weights = draw(3, h, h, dtype=dtype) / h**0.5
     added = draw(n, 1, h, dtype=dtype) if which == "of_varying" else draw(h, dtype=dtype)
     leaves = [t.double().requires_grad_() for t in (x, gain, shift, weights)]
     normed = torch.layer_norm(leaves[0], (h,), leaves[1], leaves[2], 1e-5)
@@ -97,6 +88,8 @@ def test_aggregation_equals_float64(which: str, edges: str, dtype: torch.dtype) 
     assert_all_close(gradients, torch.autograd.grad(exact, leaves, grad.double()), dtype)
 
 
+@every_dtype
+@every_shape
 @pytest.mark.parametrize("products", ["in the kernel", "by cuBLAS"])
 def test_attention_equals_float64(
     products: str,
@@ -115,19 +108,26 @@ def test_attention_equals_float64(
     shapes = (a, h), (a,), (h, a), (h,), (h, 2 * h), (h,)
     weights = [draw(*size, dtype=dtype) / h**0.5 for size in shapes]
     x, y, grad = (draw(*shape, dtype=dtype) for _ in range(3))
-    sharpness, results = torch.tensor(1.3, device=DEVICE), []
-    for ops, wide in ((fused_ops, False), (plain_ops, True)):
-        given = [t.double() if wide else t for t in (x, y, grad, *weights)]
-        out, of_y = torch.empty_like(given[0]), torch.empty_like(given[0])
-        sum_dtype = torch.float64 if wide else torch.float32
-        sums = [torch.zeros_like(weight, dtype=sum_dtype) for weight in given[3:]]
-        sharp = sharpness.double() if wide else sharpness
-        ops.attend_and_add(given[0], given[1], sharp, given[3:], out)
-        ops.attend_and_add_backward(given[2].clone(), given[1], sharp, given[3:], of_y, sums)
-        results.append((out, of_y, *sums[:-1]))
-    assert_all_close(*results, dtype)
+    sharpness = torch.tensor(1.3, device=DEVICE)
+    fused = attended(fused_ops, x, y, grad, sharpness, *weights)
+    doubles = [tensor.double() for tensor in (x, y, grad, sharpness, *weights)]
+    exact = attended(plain_ops, *doubles)
+    assert_all_close(fused, exact, dtype)
 
 
+def attended(
+    ops: ModuleType, x: Tensor, y: Tensor, grad: Tensor, sharpness: Tensor, *weights: Tensor
+) -> list[Tensor]:
+    """Return the result of a block's second half, and all gradients but the last bias's."""
+    out, of_y = torch.empty_like(x), torch.empty_like(x)
+    sums = [torch.zeros_like(weight, dtype=sharpness.dtype) for weight in weights]
+    ops.attend_and_add(x, y, sharpness, weights, out)
+    ops.attend_and_add_backward(grad.clone(), y, sharpness, weights, of_y, sums)
+    return [out, of_y, *sums[:-1]]
+
+
+@every_dtype
+@every_shape
 def test_pooling_equals_float64(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     n, _, h = shape
     x, shares = draw(*shape, dtype=dtype), torch.rand(3, n, device=DEVICE)
@@ -145,6 +145,8 @@ def test_pooling_equals_float64(shape: tuple[int, int, int], dtype: torch.dtype)
     assert_all_close(gradients, exact, dtype)
 
 
+@every_dtype
+@every_shape
 @pytest.mark.parametrize("per_node", [True, False])
 def test_sums_of_rows_equal_float64(
     per_node: bool, shape: tuple[int, int, int], dtype: torch.dtype
@@ -196,39 +198,24 @@ def test_same_input_gives_the_same_bytes() -> None:
     x, y, grad = (draw(700, 128, 128, dtype=torch.bfloat16) for _ in range(3))
     shapes = (16, 128), (16,), (128, 16), (128,), (128, 256), (128,)
     weights = [draw(*size, dtype=x.dtype) / 11 for size in shapes]
-    results = []
-    for _ in range(3):
-        sums, of_y = [torch.zeros(size, device=DEVICE) for size in shapes], torch.empty_like(y)
-        sharpness = torch.tensor(1.0, device=DEVICE)
-        fused_ops.attend_and_add_backward(grad, y, sharpness, weights, of_y, sums)
-        results.append((of_y, *sums))
-    for again in results[1:]:
-        assert all(map(torch.equal, again, results[0]))
+    sharpness = torch.tensor(1.0, device=DEVICE)
+    first, *later = (attended(fused_ops, x, y, grad, sharpness, *weights) for _ in range(3))
+    assert all(all(map(torch.equal, first, again)) for again in later)
 
 
 @needs_cpu
-def test_norms_of_equal_channels_are_the_shift() -> None:
-    x, layer = torch.full((3, 2, 24), 7.0), nn.LayerNorm(24)
-    found, *_ = fused_ops._norm(x, layer.weight.detach(), layer.bias.detach(), 1e-5)
-    torch.testing.assert_close(found, torch.zeros_like(found))
-
-
-@needs_cpu
-@pytest.mark.parametrize("cross_config", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_whole_network_is_the_same(
-    cross_config: bool, inputs: LayoutInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = CrossConfigSageConfig(hidden=16, cross_config=cross_config, pool_by_bytes=True)
-    model, sample, found = CrossConfigSage(config), np.arange(7), []
+def test_a_whole_network_is_the_same(inputs: LayoutInputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = CrossConfigSageConfig(hidden=16, pool_by_bytes=True)
+    model, sample, results = CrossConfigSage(config), np.arange(7), []
     weights = torch.randn(7)
-    for made in (plain_ops, fused_ops):
-        monkeypatch.setattr(fused_ops, "ops_for", lambda *_, made=made: made)
+    for ops in (plain_ops, fused_ops):
+        monkeypatch.setattr(fused_ops, "ops_for", lambda *_, ops=ops: ops)
         model.zero_grad()
         scores = model(inputs, sample)
         (scores * weights).sum().backward()
         ranked = (torch.from_numpy(model.score_all(inputs, chunk_configs=n)) for n in (3, 1000))
-        found.append((scores.detach(), *ranked, *(p.grad for p in model.parameters())))
-    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
+        results.append((scores.detach(), *ranked, *(p.grad for p in model.parameters())))
+    torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-4)
 
 
 @needs_cpu
@@ -264,58 +251,47 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_ops, "_fault", cache(fused_ops._fault.__wrapped__))
 
 
-def trained(inputs: LayoutInputs, *, fused: bool, n_steps: int = 2) -> dict[str, Tensor]:
+def trained(inputs: LayoutInputs, *, fused: bool) -> dict[str, Tensor]:
     torch.manual_seed(0)
     model = CrossConfigSage(CrossConfigSageConfig(hidden=16, fused=fused))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(n_steps):
+    for step in range(2):
         optimiser.zero_grad()
         sample_loss(model, inputs, np.arange(step, step + 7)).backward()
         optimiser.step()
     return model.state_dict()
 
 
+NO_COMPILER = RuntimeError("Failed to find C compiler. Please specify via CC\nenvironment variable")
+SMALL_CARD = OutOfResources(81_920, 48 << 10, "shared memory")
+
+
 @needs_cpu
 @pytest.mark.usefixtures("as_on_a_gpu")
-@pytest.mark.parametrize("failing", ["norm", "attend_backward"])
-def test_a_card_of_48_kib_falls_back_with_one_line(
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [("norm", SMALL_CARD), ("attend_backward", SMALL_CARD), ("norm", NO_COMPILER)],
+)
+def test_a_kernel_that_fails_is_replaced_with_one_line(
     failing: str,
+    error: Exception,
     inputs: LayoutInputs,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from triton.runtime.errors import OutOfResources
-
     launch = fused_ops._launch
 
     def limited(name: str, grid: tuple[int, ...], *arguments: object, **tiles: int) -> None:
         if name == failing:
-            raise OutOfResources(81_920, 48 << 10, "shared memory")
+            raise error
         launch(name, grid, *arguments, **tiles)
 
     monkeypatch.setattr(fused_ops, "_launch", limited)
-    found = trained(inputs, fused=True)
+    weights = trained(inputs, fused=True)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "OutOfResources: out of resource: shared memory, Required: 81920" in line
-    assert "\n" not in line
-    expected = trained(inputs, fused=False)
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-@needs_cpu
-@pytest.mark.usefixtures("as_on_a_gpu")
-def test_a_machine_without_a_c_compiler_falls_back(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def missing(*_: object, **__: object) -> None:
-        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
-
-    monkeypatch.setattr(fused_ops, "_launch", missing)
-    x, config = torch.zeros(2, 5, 16), CrossConfigSageConfig(hidden=16)
-    assert fused_ops.ops_for(x, config) is plain_ops
-    assert fused_ops.ops_for(x[:, :1], config) is plain_ops
-    (record,) = caplog.records
-    assert "Failed to find C compiler" in record.getMessage()
+    assert " ".join(f"{type(error).__name__}: {error}".split()) in line
+    plain_weights = trained(inputs, fused=False)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in plain_weights.items())
 
 
 @needs_cpu
@@ -325,21 +301,6 @@ def test_a_card_whose_memory_is_full_keeps_its_kernels(monkeypatch: pytest.Monke
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(fused_ops, "_launch", full)
-    x, config = torch.zeros(2, 5, 16), CrossConfigSageConfig(hidden=16)
     with pytest.raises(torch.OutOfMemoryError):
-        fused_ops.ops_for(x, config)
-    monkeypatch.undo()
+        fused_ops.ops_for(torch.zeros(2, 5, 16), CrossConfigSageConfig(hidden=16))
     assert not fused_ops._refused
-
-
-@needs_cpu
-@pytest.mark.slow
-@pytest.mark.usefixtures("as_on_a_gpu")
-def test_a_card_that_runs_each_kernel_is_asked_once_per_size(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    x, config = torch.zeros(2, 5, 16), CrossConfigSageConfig(hidden=16)
-    assert fused_ops.ops_for(x, config) is fused_ops
-    monkeypatch.setattr(fused_ops, "_launch", None)
-    assert fused_ops.ops_for(x, config) is fused_ops
-    assert not caplog.records

@@ -15,6 +15,7 @@ from features.pruning import RULES, prune_layout_graph
 from features.scaling import NodeScaler
 from features.statistics import configs
 from features.statistics.configs import N_CONFIG_STATISTICS, statistics_of
+from features.statistics.layout import output_bytes
 from features.statistics.layout_tables import layout_tables
 from models.config.recipe import load_recipe
 from models.layout import plain_ops
@@ -152,23 +153,17 @@ def test_networks_read_statistics_minus_their_mean(
     layout_graph: LayoutGraph, scaler: NodeScaler
 ) -> None:
     inputs = inputs_with_statistics(layout_graph, scaler)
-    expected = statistics_of(layout_graph, "plain")(inputs.first)
-    assert not np.ptp(expected, axis=0)[N_CONFIG_STATISTICS:].any()
-    expected = expected[:, :N_CONFIG_STATISTICS] - expected[:, :N_CONFIG_STATISTICS].mean(axis=0)
-    assert expected.any(axis=1).sum() > 1
+    values = statistics_of(layout_graph, "plain")(inputs.first)
+    assert not np.ptp(values, axis=0)[N_CONFIG_STATISTICS:].any()
+    values = values[:, :N_CONFIG_STATISTICS] - values[:, :N_CONFIG_STATISTICS].mean(axis=0)
+    assert values.any(axis=1).sum() > 1
     for distinct in (np.arange(len(inputs.first)), torch.tensor([7, 3, 3])):
-        found = inputs.statistics(distinct)
-        assert found.dtype == torch.float32
-        np.testing.assert_allclose(found.numpy(), expected[distinct], atol=2e-6)
-
-
-def test_a_recorded_step_can_compute_statistics(
-    layout_graph: LayoutGraph, scaler: NodeScaler
-) -> None:
-    """Tensors without values show that no operation waits for a value."""
-    inputs = inputs_with_statistics(layout_graph, scaler).to(torch.device("meta"))
-    found = inputs.statistics(torch.arange(5, device="meta"))
-    assert (found.shape, found.device.type) == ((5, N_CONFIG_STATISTICS), "meta")
+        statistics = inputs.statistics(distinct)
+        assert statistics.dtype == torch.float32
+        np.testing.assert_allclose(statistics.numpy(), values[distinct], atol=2e-6)
+    # Tensors without values show that no operation waits for a GPU, so a step can be recorded.
+    recorded = inputs.to(torch.device("meta")).statistics(torch.arange(5, device="meta"))
+    assert recorded.shape == (5, N_CONFIG_STATISTICS)
 
 
 def test_query_configs_do_not_change_the_mean_of_statistics(
@@ -218,16 +213,19 @@ def test_training_learns_and_keeps_the_scale_of_statistics(
     assert np.isfinite(ranker.score(graphs[0])).all()
 
 
-def test_networks_read_the_padding_of_the_recipe(
+def test_inputs_follow_the_recipe_and_merge_equal_configs(
     layout_graph: LayoutGraph, scaler: NodeScaler
 ) -> None:
     runtime_ns = np.array([10, 70, 40, 5])
     repeated = replace(layout_graph.only(np.array([2, 2, 2, 0])), runtime_ns=runtime_ns)
     recipe = load_recipe("cpu", ["features.padding=minus_one"])
-    read = CrossConfigSage(recipe.cross_config_sage).reader(recipe.features, scaler)
-    inputs = read(repeated)
-    assert inputs.runtime_ns.tolist() == [40, 5]
+    inputs = CrossConfigSage(recipe.cross_config_sage).reader(recipe.features, scaler)(repeated)
+    assert inputs.runtime_ns.tolist() == [40, 5] and inputs.n_query_configs == 0
     pruned = prune_layout_graph(repeated, rule="hops-1", padding="minus_one")
-    scaled = scaler(pruned.node_feat)
     assert (pruned.node_feat[:, :134] == -1).any() and (layout_graph.node_feat[:, :134] >= 0).any()
-    np.testing.assert_array_equal(inputs.node_feat.numpy()[:, :134], scaled[:, :134])
+    scaled = scaler(pruned.node_feat)
+    scaled[:, 134:] = 0  # the layout numbers, which are embedded
+    np.testing.assert_array_equal(inputs.node_feat.numpy(), scaled)
+    sizes = output_bytes(prune_layout_graph(repeated, rule="hops-1").node_feat)
+    assert np.ptp(sizes) > 0
+    np.testing.assert_allclose(inputs.bytes_share, sizes / sizes.sum(), rtol=1e-5)

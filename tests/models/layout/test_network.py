@@ -1,4 +1,4 @@
-"""The layout task: effects of recipe keys on a training step."""
+"""The layout task: effects of recipe keys on a training step, and held-out configs."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from common.metrics import kendall_tau
 from data.cache import LRUCache, bytes_held
 from data.families import HeldOut
 from data.graphs.graph import LayoutGraph
@@ -17,16 +18,32 @@ from models.training.losses import pairwise_hinge
 from tests.models.rearrange import permute_configs
 
 
-def test_a_step_learns_from_configs_drawn_at_random(
+def test_a_step_has_the_mean_loss_of_its_graphs_and_judges_configs_that_it_never_learns(
     layout_graph: LayoutGraph, inputs: LayoutInputs
 ) -> None:
-    config, files = CrossConfigSageConfig(hidden=16, configs_per_step=12), (layout_graph.file,)
-    cache, model = LRUCache(lambda _: inputs), CrossConfigSage(config)
-    task = LayoutTask(files, cache, config, 0, HeldOut(files))
-    rng = np.random.default_rng(5)
-    sample = rng.choice(len(inputs.first), 12, replace=False, shuffle=False)
-    expected = pairwise_hinge(model(inputs, sample), torch.from_numpy(inputs.runtime_ns[sample]))
-    assert task.step_loss(model, 0, np.random.default_rng(5))[0].item() == expected.item()
+    config = CrossConfigSageConfig(hidden=16, configs_per_step=12, graphs_per_step=3)
+    files = (layout_graph.file,)
+    held_out = HeldOut(files, files, by_config=True)
+    torch.manual_seed(0)
+    model = CrossConfigSage(config).eval()
+    task = LayoutTask(files * 3, LRUCache(lambda _: inputs), config, 0, held_out)
+    positions = held_out.configs(len(inputs.first), judged=False)
+    rng, losses = np.random.default_rng(5), []
+    for _ in range(3):
+        sample = positions[rng.choice(len(positions), 12, replace=False, shuffle=False)]
+        runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
+        losses.append(pairwise_hinge(model(inputs, sample), runtime_ns))
+    loss, _ = task.step_loss(model, 0, np.random.default_rng(5))
+    torch.testing.assert_close(loss, sum(losses) / 3)
+    positions, taus = held_out.configs(len(inputs.first), judged=True), []
+    assert len(positions) > 2
+    for seed in range(4):
+        sample = np.random.default_rng(seed).permutation(positions)[:12]
+        runtime_ns = inputs.runtime_ns[sample]
+        if len({*runtime_ns}) > 1:
+            taus.append(kendall_tau(model(inputs, sample).detach().numpy(), runtime_ns))
+    with torch.no_grad():
+        assert [*task.judged(model, inputs)] == pytest.approx(taus)
 
 
 @pytest.mark.parametrize(
