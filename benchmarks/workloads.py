@@ -18,7 +18,8 @@ from models.config.recipe import Recipe
 from models.graph_task import faults_of
 from models.layout.network import LayoutTask, recorded_steps
 from models.registry import TrainJob, model_entry
-from models.segments.network import SegmentHistory, SegmentSage, SegmentTask
+from models.segments.network import SegmentSage
+from models.segments.training import SegmentHistory, SegmentTask
 from models.tile.network import TileTask
 from models.training.device import CPU, computing, device_of, torch_prepared
 from models.training.loop import TrainingTask, fit

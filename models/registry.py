@@ -109,8 +109,8 @@ RANKERS = {
 
 
 def _network(name: str, kind: str, place: str) -> ModelEntry:
-    trainer = "segments" if place == SEGMENT_SAGE else kind
-    functions = f"models.{trainer}.network:train", "models.graph_task:load"
+    trainer = "segments.training" if place == SEGMENT_SAGE else f"{kind}.network"
+    functions = f"models.{trainer}:train", "models.graph_task:load"
     return ModelEntry(name, kind, *functions, place)
 
 

@@ -17,15 +17,8 @@ from models.layout.cross_config_sage import SageBlock
 from models.layout.inputs import SparseAggregation, joint_matrix, layout_reader
 from models.registry import TrainJob
 from models.segments.cut import SegmentedGraph, receptive_field, segmented
-from models.segments.network import (
-    SegmentHistory,
-    SegmentSage,
-    SegmentTask,
-    advance,
-    embed_configs,
-    segment_weights,
-    train,
-)
+from models.segments.network import SegmentSage, advance, embed_configs
+from models.segments.training import SegmentHistory, SegmentTask, segment_weights, train
 from models.training.loop import WEIGHTS
 from models.training.losses import LOSSES
 
@@ -41,15 +34,11 @@ def blocks() -> list[SageBlock]:
     return [SageBlock(config) for _ in range(DEPTH)]
 
 
-def neighbours_of(config_ids: list[int]) -> SparseAggregation:
-    return SparseAggregation(EDGES, N_NODES, varying=torch.tensor(config_ids, dtype=torch.int64))
-
-
 @pytest.mark.parametrize("config_ids", [[2], [5, 4], [0, 8], list(range(N_NODES))])
 def test_advancing_the_receptive_field_equals_advancing_every_node(
     blocks: list[SageBlock], config_ids: list[int]
 ) -> None:
-    neighbours = neighbours_of(config_ids)
+    neighbours = SparseAggregation(EDGES, N_NODES, varying=torch.tensor(config_ids))
     reach = receptive_field(neighbours, DEPTH)
     first = torch.randn(N_NODES, 1, WIDTH, requires_grad=True)
     own = torch.randn(len(config_ids), N_CONFIGS, WIDTH, requires_grad=True)
@@ -63,11 +52,11 @@ def test_advancing_the_receptive_field_equals_advancing_every_node(
     torch.testing.assert_close(constant, x[reach.constant])
 
     target = torch.from_numpy(np.random.default_rng(0).normal(size=x.shape)).float()
-    wanted = [first, own, *(parameter for block in blocks for parameter in block.parameters())]
+    leaves = [first, own, *(parameter for block in blocks for parameter in block.parameters())]
     sparse = (varying * target[reach.reached]).sum() + (constant * target[reach.constant]).sum()
-    expected = torch.autograd.grad((x * target).sum(), wanted)
-    found = torch.autograd.grad(sparse, wanted, allow_unused=True)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    gradients = torch.autograd.grad(sparse, leaves, allow_unused=True)
+    dense_gradients = torch.autograd.grad((x * target).sum(), leaves)
+    torch.testing.assert_close(gradients, dense_gradients, rtol=1e-4, atol=1e-4)
 
 
 SEGMENT_NODES = 16
@@ -190,20 +179,16 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
         torch.testing.assert_close(loss.detach(), full)
 
 
-def small_recipe(**changes: object) -> Recipe:
-    training = {"steps": 12, "warmup_steps": 2, "checkpoint_every": 4, "log_every": 4}
-    config = {"hidden": 8, "segment_nodes": SEGMENT_NODES, "head_steps": 8, "table_configs": 16}
-    config |= {"configs_per_step": 8, "training": training, **changes}
-    table = {"threads": 1, "features": {"prune": "none"}, "segment_sage": config}
-    return Recipe.model_validate(table)
-
-
 @pytest.mark.parametrize("stop_at", [2, 7, 13, 18])
 def test_a_broken_off_run_ends_as_an_undisturbed_one(
     layout_graph: LayoutGraph, tmp_path: Path, stop_at: int
 ) -> None:
     """Steps 0..11 train the network, 12..19 the head."""
-    recipe = small_recipe()
+    training = {"steps": 12, "warmup_steps": 2, "checkpoint_every": 4, "log_every": 4}
+    config = {"hidden": 8, "segment_nodes": SEGMENT_NODES, "head_steps": 8, "table_configs": 16}
+    config |= {"configs_per_step": 8, "training": training}
+    table = {"threads": 1, "features": {"prune": "none"}, "segment_sage": config}
+    recipe = Recipe.model_validate(table)
 
     def count_steps(folder: str, stop: int | None) -> int:
         calls: list[object] = []
