@@ -246,15 +246,7 @@ class CrossConfigSage(LayoutNetwork):
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> Tensor:
-        """Score configs that see each other.
-
-        Args:
-            inputs: Inputs of the graph.
-            distinct: (c,) int64 positions among the distinct configs.
-
-        Returns:
-            (c,) float32 scores.
-        """
+        """Score configs that see each other."""
         if self.training and self.config.drop_edges:
             inputs = inputs.with_dropped_edges(self.config.drop_edges)
         x, aggregated = self.embed(inputs, distinct)  # (m, c, h) each

@@ -25,8 +25,7 @@ from common.progress import log
 from models.config.networks import SageConfig
 from models.layout import plain_ops
 from models.layout.inputs import Aggregation, SparseAggregation, SparseProduct
-from models.layout.plain_ops import Norm
-from models.layout.products import add_weight_gradient, row_slices
+from models.layout.plain_ops import Norm, add_weight_gradient, row_slices
 
 # Largest number of configs in the softmax of one program.
 MAX_CONFIGS = 1024

@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -120,20 +119,9 @@ class BaselineGcn(LayoutNetwork):
         fixed = layouts.new_zeros(len(inputs.opcode), len(choices), N_LAYOUT_VALUES)
         return fixed.index_copy(0, inputs.config_ids, layouts)
 
-    def forward(
-        self, inputs: LayoutInputs, distinct: Positions, product: SparseProduct | None = None
-    ) -> Tensor:
-        """Score some configs. Each score is independent of the other configs.
-
-        Args:
-            inputs: Inputs of the graph.
-            distinct: (c,) positions among the distinct configs.
-            product: Result of `symmetric_product`. None computes it.
-
-        Returns:
-            (c,) float32 scores.
-        """
-        product = product or symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
+    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
+        """Score some configs. Each score is independent of the other configs."""
+        product = symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
         layout = inputs.layout / (N_SYMBOLS - 1)
         parts = [inputs.node_feat[:, :N_NUMERIC], layout, self.opcode(inputs.opcode)]
         choices = inputs.choices(distinct)
@@ -146,17 +134,7 @@ class BaselineGcn(LayoutNetwork):
         directions = [F.normalize(total, dim=-1) for total in sums]
         return self.head(torch.cat([x.mean(dim=0), *directions], dim=-1)).squeeze(-1)
 
-    @torch.inference_mode()
-    def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
-        """Score every config of a graph. The largest tensor takes `inference_tensor_mib`.
-
-        Returns:
-            (c,) float32 scores.
-        """
-        product = symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
-        n_distinct = len(inputs.first)
+    def chunk_for(self, inputs: LayoutInputs) -> int:
+        """Return how many configs fit `inference_tensor_mib`."""
         bytes_per_config = len(inputs.opcode) * max(self.in_width, self.config.hidden) * 4
-        chunk = max(1, (self.config.inference_tensor_mib << 20) // bytes_per_config)
-        chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // chunk))
-        scores = torch.cat([self(inputs, part, product) for part in chunks])
-        return scores.float().cpu().numpy()[inputs.group]
+        return max(1, (self.config.inference_tensor_mib << 20) // bytes_per_config)

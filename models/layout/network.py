@@ -93,7 +93,7 @@ class LayoutNetwork(nn.Module, ABC):
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
-        """Score each config alone, in chunks of the size of a training step.
+        """Score every config of a graph, in chunks of `chunk_for` configs.
 
         Args:
             inputs: Result of `reader` for the graph.
@@ -101,10 +101,14 @@ class LayoutNetwork(nn.Module, ABC):
         Returns:
             (c,) float32 scores.
         """
-        every, chunk = np.arange(len(inputs.first)), self.config.configs_per_step
-        chunks = np.array_split(every, -(-len(every) // chunk))
+        n_distinct = len(inputs.first)
+        chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // self.chunk_for(inputs)))
         scores = torch.cat([self(inputs, part) for part in chunks])
         return scores.float().cpu().numpy()[inputs.group]
+
+    def chunk_for(self, inputs: LayoutInputs) -> int:
+        """Return the number of configs to score at once. The default is that of a step."""
+        return self.config.configs_per_step
 
 
 N_HELD_OUT_SAMPLES = 4

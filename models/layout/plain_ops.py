@@ -6,7 +6,7 @@ models/layout/autograd_ops.py calls the functions of either module.
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from models.layout.attention import attend
 from models.layout.inputs import Aggregation
-from models.layout.products import add_weight_gradient
 
 SLICE_BYTES = 2 << 20
 # A GPU has no such cache and each slice costs launches, so this value only limits memory.
 DEVICE_SLICE_BYTES = 256 << 20
+# Largest number of values of a matrix in one product of torch.
+MAX_VALUES = (1 << 31) - 1
 
 
 class Norm(NamedTuple):
@@ -38,6 +39,28 @@ def node_slices(x: Tensor) -> list[slice]:
     slice_bytes = SLICE_BYTES if x.device.type == "cpu" else DEVICE_SLICE_BYTES
     step = max(1, slice_bytes // max(1, x[:1].nbytes))
     return [slice(start, start + step) for start in range(0, len(x), step)]
+
+
+def row_slices(*matrices: Tensor) -> Iterator[slice]:
+    """Cut rows into slices in which no matrix has more than MAX_VALUES values."""
+    step = MAX_VALUES // max(matrix.shape[1] for matrix in matrices)
+    return (slice(start, start + step) for start in range(0, len(matrices[0]), step))
+
+
+def add_weight_gradient(into: Tensor, grad: Tensor, x: Tensor) -> None:
+    """Add gradᵀ · x to the gradient of a weight. A sum in float16 would overflow.
+
+    Args:
+        into: (b, a) float32 gradient of the weight.
+        grad: (t, b) gradient of the layer's result.
+        x: (t, a) input of the layer.
+    """
+    for part in row_slices(grad, x):
+        factors = grad[part].T, x[part]
+        if grad.is_cuda and grad.dtype != into.dtype:
+            into += torch.mm(*factors, out_dtype=into.dtype)
+        else:
+            into.addmm_(*(factor.to(into.dtype) for factor in factors))
 
 
 def gated(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:

@@ -184,15 +184,7 @@ class Tgraph(LayoutNetwork):
         return torch.cat([nodes, self.layout(symbols).flatten(2)], dim=2)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
-        """Score a batch of configs that see each other.
-
-        Args:
-            inputs: Inputs of the graph.
-            distinct: (c,) positions among the distinct configs.
-
-        Returns:
-            (c,) float32 scores.
-        """
+        """Score a batch of configs that see each other."""
         edges = self.edges(inputs)
         x = self.features(inputs, inputs.choices(distinct))  # (c, m, f)
         x = self.second(self.first(x))  # (c, m, h)
@@ -211,9 +203,6 @@ class Tgraph(LayoutNetwork):
         A score depends on the batch of its config. So the configs are shuffled `permutations` times
         and cut into equal batches of at most `inference_configs`. The scores are averaged. The
         shuffles start from the order of content hashes.
-
-        Returns:
-            (c,) float32 scores.
         """
         by_content = np.argsort(inputs.configs.content_hashes()[inputs.first])
         n_batches = -(-len(by_content) // self.config.inference_configs)

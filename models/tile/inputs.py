@@ -13,7 +13,7 @@ from data.graphs.graph import TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from features.padding import layout_symbols, minor_to_major, node_features
 from features.scaling import NodeScaler
-from features.statistics.configs import statistics_names, statistics_of
+from features.statistics.configs import statistics_of
 from models.config.networks import TileGnnConfig
 from models.training.device import OnDevice, sent
 
@@ -102,10 +102,6 @@ def relative_too(statistics: Tensor, mean: Tensor) -> Tensor:
     if not mean.shape[-1]:
         return statistics
     return torch.cat([statistics, (statistics - mean).float()], dim=-1)
-
-
-def n_config_columns(config: TileGnnConfig) -> int:
-    return len(statistics_names("tile", config.statistics)) * (1 + config.relative_configs)
 
 
 def tile_inputs(

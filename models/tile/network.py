@@ -21,19 +21,13 @@ from data.graphs.graph import N_NODE_FEATURES, TileGraph
 from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from features.padding import node_features
 from features.scaling import NodeScaler, fit_node_scaler
+from features.statistics.configs import statistics_names
 from models.config.networks import TileGnnConfig
 from models.config.recipe import FeaturesConfig
 from models.graph_task import HeldOutGraphs, held_out_graphs, loss_of, torch_for
 from models.layout.network import N_OPCODES
 from models.registry import TrainJob
-from models.tile.inputs import (
-    ConfigScaler,
-    TileBatch,
-    TileInputs,
-    join,
-    n_config_columns,
-    tile_inputs,
-)
+from models.tile.inputs import ConfigScaler, TileBatch, TileInputs, join, tile_inputs
 from models.training.loop import StepLoss, fit, save_network
 from models.training.losses import TILE_LOSSES, Loss
 
@@ -59,7 +53,8 @@ class TileNetwork(nn.Module, ABC):
         self.config = config
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
         self.layout = nn.Embedding(N_SYMBOLS, LAYOUT_WIDTH)
-        self.n_columns = n_config_columns(config)
+        n_statistics = len(statistics_names("tile", config.statistics))
+        self.n_columns = n_statistics * (1 + config.relative_configs)
         self.config_scaler = ConfigScaler(self.n_columns)
         self.node_width = N_NODE_FEATURES + config.opcode_width + VALUES_PER_TENSOR * LAYOUT_WIDTH
 

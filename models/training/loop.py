@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from common.errors import OutOfTime, PipelineError, UsageError
+from common.errors import OutOfTime, PipelineError, UsageError, blame
 from common.files import SEAL_KEY, UNSEALED, check_seal, read_bytes, write_sealed, write_text
 from common.progress import out_of_time, progress
 from features.scaling import NodeScaler
@@ -278,7 +278,7 @@ class _Training:
 
     def _load(self) -> TrainingState:
         tensors, facts = load_tensors(self.checkpoint)
-        try:
+        with blame(self.checkpoint, "a checkpoint of this model; remove it"):
             self.model.load_state_dict(_with_prefix(tensors, "model."))
             parameters = dict(self.model.named_parameters())
             for key, tensor in _with_prefix(tensors, "optimiser.").items():
@@ -292,9 +292,6 @@ class _Training:
                 group = _with_prefix(tensors, f"{part}.")
                 fields[part] = {name: tensor.to(self.device) for name, tensor in group.items()}
             return TrainingState(**fields)
-        except (RuntimeError, KeyError, TypeError) as error:
-            message = f"{self.checkpoint}: was written by another model; remove it"
-            raise PipelineError(message) from error
 
 
 def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:
@@ -336,10 +333,7 @@ def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
     path = run_dir / WEIGHTS
     tensors, facts = load_tensors(path)
     shift, factor = (tensors.pop(f"nodes.{name}").numpy() for name in ("shift", "factor"))
-    try:
+    with blame(path, "the weights of the model of its recipe"):
         model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items()})
-    except RuntimeError as error:
-        message = f"{path}: contains the weights of another model than its recipe's"
-        raise PipelineError(message) from error
     model.eval()
     return NodeScaler(str(facts["scaling"]), shift, factor)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from common.metrics import kendall_tau
 from data.cache import bytes_held
 from data.graph_store.stored_graph import read_tile
 from data.tree import GraphFile, collection_named, find_graphs
@@ -21,7 +20,7 @@ from models.config.networks import TileGnnConfig
 from models.config.recipe import Recipe, load_recipe
 from models.registry import NETWORKS
 from models.tile.early_fusion_sage import EarlyFusionSage
-from models.tile.inputs import ConfigScaler, TileInputs, join, n_config_columns, tile_inputs
+from models.tile.inputs import ConfigScaler, TileInputs, join, tile_inputs
 from models.tile.late_fusion_sage import MeanSage
 from models.tile.network import TileNetwork
 from tests.models.rearrange import permute_configs
@@ -104,16 +103,6 @@ def test_a_ragged_batch_gives_what_each_kernel_alone_gives(
         assert runtime.isfinite().sum() == len(part)
 
 
-@pytest.mark.parametrize("name", TILE_NETWORKS)
-def test_half_precision_ranks_as_float32(name: str, kernels: list[TileInputs]) -> None:
-    model, kernel = _net(name, kernels), kernels[0]
-    whole = model.score_all(kernel)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = model.score_all(kernel)
-    assert half.dtype == np.float32 and 0 < np.abs(half - whole).max() < 0.05 * np.ptp(whole)
-    assert kendall_tau(half, whole) > 0.95
-
-
 def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) -> None:
     recipe = load_recipe("smoke", ["early_fusion_sage.hidden=1024"])
     model, kernel = _net("early_fusion_sage", kernels, recipe), kernels[0]
@@ -154,7 +143,7 @@ def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
     kernel = tile_inputs(graph, config, nodes=nodes)
     own = statistics_of(graph, statistics)(np.arange(graph.n_configs))
     columns = kernel.config_columns()
-    assert columns.shape[1] == own.shape[1] * (1 + relative) == n_config_columns(config)
+    assert columns.shape[1] == own.shape[1] * (1 + relative)
     np.testing.assert_array_equal(columns[:, : own.shape[1]], own)
     if relative:
         expected = own - own.astype(np.float64).mean(axis=0)
