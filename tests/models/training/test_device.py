@@ -1,26 +1,23 @@
-"""Networks on a GPU: results are those of the CPU, messages, and the type of activations."""
+"""The choice of a device, its messages, and the type of activations."""
 
 import logging
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 from common.errors import PipelineError, UsageError
 from common.machine import granted
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import Graph
-from data.tree import GraphFile, find_graphs
-from models.config.recipe import Recipe, load_recipe
-from models.registry import MODELS, TrainJob, load_model
+from data.tree import GraphFile
+from models.config.recipe import load_recipe
+from models.registry import TrainJob, load_model
 from models.train import train_model
 from models.training.device import (
     CPU,
     GPU,
     computing,
-    device_of,
     has_code_for,
     log_device,
     network_device,
@@ -30,49 +27,8 @@ from models.training.device import (
     without_autocast,
 )
 
-NETWORKS = [name for name in MODELS if load_recipe("smoke").training_of(name)]
-# A GPU stores activations in 16 bits by itself: values are compared in 32.
-STEPS = ("steps=2", "warmup_steps=1", "checkpoint_every=1", "log_every=1", "precision=float32")
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100f", "sm_103a", "compute_120")
 T4, A100 = (7, 5), (8, 0)
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA GPU")
-
-
-def recipe_of(name: str, *keys: str, accelerator: str = "auto") -> Recipe:
-    """Few steps of one network, without dropout, which a GPU draws by itself.
-
-    Fused kernels take real memory: tests/models/layout/test_fused_ops.py has them.
-    """
-    sets = [f"{name}.{key}" for key in (*(f"training.{key}" for key in STEPS), *keys)]
-    if name == "tgraph":
-        sets.append("tgraph.dropout=0")
-    if hasattr(getattr(load_recipe("smoke", []), name), "fused"):
-        sets.append(f"{name}.fused=false")
-    return load_recipe("smoke", [*sets, f"accelerator={accelerator}"])
-
-
-def files_for(name: str, tree: Path) -> list[GraphFile]:
-    files = find_graphs(tree, splits=("train",))
-    return [file for file in files if file.collection.kind == MODELS[name].kind]
-
-
-def job_of(name: str, recipe: Recipe, tree: Path, run_dir: Path) -> TrainJob:
-    files = files_for(name, tree)
-    own = [file for file in files if file.collection == files[0].collection]
-    return TrainJob(name, recipe, own[:3], 0, run_dir)
-
-
-def train(job: TrainJob) -> None:
-    train_model(job, job.files[0].collection, resume=False)
-
-
-def score(folder: Path, graph: Graph) -> np.ndarray:
-    return load_model(folder).score(graph)
-
-
-def assert_close(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
-    assert expected.std() > 0
-    np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())
 
 
 def test_the_accelerator_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,24 +38,13 @@ def test_the_accelerator_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert network_device("auto") == CPU
 
 
-@needs_gpu
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_gpu_gives_the_scores_of_the_cpu(name: str, tiny_tree: Path, tmp_path: Path) -> None:
-    graph = read_graph(files_for(name, tiny_tree)[0])
-    for accelerator in ("cpu", "auto"):
-        recipe = recipe_of(name, accelerator=accelerator)
-        train(job_of(name, recipe, tiny_tree, tmp_path / accelerator))
-    on_cpu = score(tmp_path / "cpu", graph)
-    assert_close(score(tmp_path / "auto", graph), on_cpu, 1e-3)
-    on_gpu = MODELS[name].load(tmp_path / "cpu", recipe_of(name, accelerator="auto"))
-    assert device_of(on_gpu.model).type == "cuda"  # type: ignore[attr-defined]
-    assert_close(on_gpu.score(graph), on_cpu, 1e-4)
-
-
-def test_loading_and_ranking_leave_the_callers_torch_alone(tiny_tree: Path, tmp_path: Path) -> None:
-    name = "cross_config_sage"
-    train(job_of(name, recipe_of(name, "training.steps=1"), tiny_tree, tmp_path))
-    graph = read_graph(files_for(name, tiny_tree)[0])
+def test_loading_and_ranking_leave_the_callers_torch_alone(
+    layout_files: list[GraphFile], tmp_path: Path
+) -> None:
+    recipe = load_recipe("smoke", ["cross_config_sage.training.steps=1"])
+    job = TrainJob("cross_config_sage", recipe, layout_files[:1], 0, tmp_path)
+    train_model(job, layout_files[0].collection, resume=False)
+    graph = read_graph(layout_files[0])
 
     def state() -> tuple[object, ...]:
         return (
