@@ -19,7 +19,7 @@ from models.graph_task import faults_of
 from models.layout.network import LayoutTask, recorded_steps
 from models.registry import TrainJob, model_entry
 from models.segments.network import SegmentSage
-from models.segments.training import SegmentHistory, SegmentTask
+from models.segments.training import SegmentHistory, SegmentTask, n_embeddings
 from models.tile.network import TileTask
 from models.training.device import CPU, computing, device_of, torch_prepared
 from models.training.loop import TrainingTask, fit
@@ -92,8 +92,8 @@ def train_steps(
 
 def _full_history(workload: SyntheticWorkload) -> SegmentHistory:
     """Set the history of a network as in the middle of a training, with all segments known."""
-    n_pooled = min(workload.config.table_configs, len(workload.graphs[0].first))
-    entries = [[n_pooled if s.varies else 1 for s in graph.segments] for graph in workload.graphs]
+    table_configs = workload.config.table_configs
+    entries = [n_embeddings(graph, table_configs) for graph in workload.graphs]
     history = SegmentHistory(entries, workload.network.width)
     history.known.fill_(True)
     workload.network.history = history

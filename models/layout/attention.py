@@ -42,50 +42,50 @@ class CrossConfigAttention(nn.Module):
             (n, c, 2h).
         """
         if normaliser is not None:
-            weighed = weigh(messages, self.sharpness(), normaliser)
+            context = weigh(messages, self.sharpness(), normaliser)
         else:
             logits = messages * self.sharpness()
-            weighed = messages * torch.softmax(logits, dim=1) * messages.shape[1]
-        return torch.cat([messages, weighed], dim=-1)
+            context = messages * torch.softmax(logits, dim=1) * messages.shape[1]
+        return torch.cat([messages, context], dim=-1)
 
 
-def attend(both: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
+def attend(halves: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
     """Gate an aggregation, and weigh it by the other configs.
 
     The messages are u = inner · sigmoid(gate). The result is [u, u · w], or [u] if `sharpness` is
     None.
 
     Args:
-        both: (2, s, c, h), inner and gate.
+        halves: (2, s, c, h), inner and gate.
         sharpness: (), 1 / temperature.
 
     Returns:
-        (2, s, c, h) or (1, s, c, h), and a function from its gradient to the gradients of `both`
+        (2, s, c, h) or (1, s, c, h), and a function from its gradient to the gradients of `halves`
         and `sharpness`. The function may overwrite the gradient.
     """
     if sharpness is None:
-        return F.glu(both, 0), lambda grad: (torch.ops.aten.glu_backward(grad, both, 0), None)
-    joined, n_configs = torch.empty_like(both), both.shape[2]
-    messages, weighed = torch.ops.aten.glu.out(both, 0, out=joined[:1])[0], joined[1]
+        return F.glu(halves, 0), lambda grad: (torch.ops.aten.glu_backward(grad, halves, 0), None)
+    attention, n_configs = torch.empty_like(halves), halves.shape[2]
+    messages, context = torch.ops.aten.glu.out(halves, 0, out=attention[:1])[0], attention[1]
     logits = messages * sharpness.to(messages.dtype)
     weights = torch.softmax(logits, dim=1)
-    none = torch.zeros((), dtype=both.dtype, device=both.device)
-    torch.addcmul(none, messages, weights, value=n_configs, out=weighed)
+    zero = torch.zeros((), dtype=halves.dtype, device=halves.device)
+    torch.addcmul(zero, messages, weights, value=n_configs, out=context)
 
     def pullback(grad: Tensor) -> tuple[Tensor, Tensor]:
-        of_messages, of_weighed = grad
-        of_weights = torch.addcmul(none, of_weighed, messages, value=n_configs)
+        of_messages, of_context = grad
+        of_weights = torch.addcmul(zero, of_context, messages, value=n_configs)
         of_logits = torch.ops.aten._softmax_backward_data(of_weights, weights, 1, weights.dtype)
-        of_messages.addcmul_(of_weighed, weights, value=n_configs)
+        of_messages.addcmul_(of_context, weights, value=n_configs)
         of_messages.addcmul_(of_logits, sharpness.to(grad.dtype))
         if logits.dtype == torch.float32:
             slope = torch.dot(of_logits.view(-1), logits.view(-1))
         else:
             # The sum of all products overflows half precision.
             slope = (of_logits * logits).sum(dtype=torch.float32)
-        return torch.ops.aten.glu_backward(grad[:1], both, 0), slope / sharpness
+        return torch.ops.aten.glu_backward(grad[:1], halves, 0), slope / sharpness
 
-    return joined, pullback
+    return attention, pullback
 
 
 def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:

@@ -31,29 +31,29 @@ class Aggregate(torch.autograd.Function):
         shift: Tensor,
         eps: float,
         weights: Tensor,
-        added: Tensor,
+        addend: Tensor,
         aggregation: Aggregation,
         ops: ModuleType,
     ) -> Tensor:
         ctx.eps, ctx.aggregation, ctx.ops = eps, aggregation, ops
-        ctx.added = added.shape, torch.promote_types(added.dtype, torch.float32)
+        ctx.addend = addend.shape, torch.promote_types(addend.dtype, torch.float32)
         ctx.save_for_backward(x, gain, shift, weights)
-        rounded, added = weights.to(x.dtype), added.to(x.dtype)
+        cast_weights, addend = weights.to(x.dtype), addend.to(x.dtype)
         norm = Norm(gain, shift, eps)
-        result: Tensor = ops.aggregate(x, norm, rounded, added, aggregation)
+        result: Tensor = ops.aggregate(x, norm, cast_weights, addend, aggregation)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, gain, shift, weights = ctx.saved_tensors
-        grad, rounded = grad.contiguous(), weights.to(x.dtype)
+        grad, cast_weights = grad.contiguous(), weights.to(x.dtype)
         norm = Norm(gain, shift, ctx.eps)
         *of_x_and_norm, of_weights = ctx.ops.aggregate_backward(
-            grad, x, norm, rounded, ctx.aggregation
+            grad, x, norm, cast_weights, ctx.aggregation
         )
-        shape, dtype = ctx.added
-        grad_added = ctx.ops.sum_rows(grad, dtype, per_node=len(shape) > 1)
-        return *of_x_and_norm, None, of_weights, grad_added, None, None
+        shape, dtype = ctx.addend
+        grad_addend = ctx.ops.sum_rows(grad, dtype, per_node=len(shape) > 1)
+        return *of_x_and_norm, None, of_weights, grad_addend, None, None
 
 
 class AttendAndAdd(torch.autograd.Function):
@@ -65,22 +65,22 @@ class AttendAndAdd(torch.autograd.Function):
     ) -> Tensor:
         ctx.ops = ops
         ctx.save_for_backward(y, sharpness, *weights)
-        rounded = [tensor.to(y.dtype) for tensor in weights]
+        cast_weights = [tensor.to(y.dtype) for tensor in weights]
         out = torch.empty_like(x)
         for part in node_slices(y):
-            ops.attend_and_add(x[part], y[part], sharpness, rounded, out[part])
+            ops.attend_and_add(x[part], y[part], sharpness, cast_weights, out[part])
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, sharpness, *weights = ctx.saved_tensors
-        rounded = [tensor.to(y.dtype) for tensor in weights]
+        cast_weights = [tensor.to(y.dtype) for tensor in weights]
         totals = [torch.zeros_like(tensor) for tensor in weights]
         of_sharpness = None if sharpness is None else torch.zeros_like(sharpness)
         of_y, grad = torch.empty_like(y), grad.contiguous()
         for part in node_slices(y):
             slope = ctx.ops.attend_and_add_backward(
-                grad[part], y[part], sharpness, rounded, of_y[part], totals
+                grad[part], y[part], sharpness, cast_weights, of_y[part], totals
             )
             if of_sharpness is not None:
                 of_sharpness += slope
@@ -92,17 +92,17 @@ class Broadcast(torch.autograd.Function):
     """Expand shared values (n, 1, h) to (n, c, h), and replace the nodes `ids`."""
 
     @staticmethod
-    def forward(ctx: Any, shared: Tensor, ids: Tensor, varying: Tensor, ops: ModuleType) -> Tensor:
+    def forward(ctx: Any, common: Tensor, ids: Tensor, varying: Tensor, ops: ModuleType) -> Tensor:
         ctx.ops = ops
         ctx.save_for_backward(ids)
-        out = varying.new_empty(len(shared), *varying.shape[1:])
-        return out.copy_(shared).index_copy_(0, ids, varying)
+        out = varying.new_empty(len(common), *varying.shape[1:])
+        return out.copy_(common).index_copy_(0, ids, varying)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (ids,) = ctx.saved_tensors
-        of_shared = ctx.ops.sum_rows(grad.contiguous(), torch.float32, per_node=True)
-        return of_shared.index_fill_(0, ids, 0), None, grad[ids], None
+        of_common = ctx.ops.sum_rows(grad.contiguous(), torch.float32, per_node=True)
+        return of_common.index_fill_(0, ids, 0), None, grad[ids], None
 
 
 class Pool(torch.autograd.Function):
@@ -119,11 +119,11 @@ class Pool(torch.autograd.Function):
         ops: ModuleType,
     ) -> tuple[Tensor, Tensor]:
         ctx.ops = ops
-        sums, largest, *kept = ops.pool(x, Norm(gain, shift, eps), shares, for_gradients=True)
-        ctx.save_for_backward(x, gain, shares, *kept)
+        sums, largest, *residuals = ops.pool(x, Norm(gain, shift, eps), shares, for_gradients=True)
+        ctx.save_for_backward(x, gain, shares, *residuals)
         return sums, largest
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, gain, shares, *kept = ctx.saved_tensors
-        return *ctx.ops.pool_backward(grads, x, gain, shares, kept), None, None, None
+        x, gain, shares, *residuals = ctx.saved_tensors
+        return *ctx.ops.pool_backward(grads, x, gain, shares, residuals), None, None, None

@@ -93,7 +93,7 @@ class SageBlock(nn.Module):
         Returns:
             (n, c, h).
         """
-        return self._aggregated(x, neighbours.every, self.own.bias)
+        return self._aggregate(x, neighbours.every, self.own.bias)
 
     @without_autocast
     def aggregate_split(self, shared: Tensor, varying: Tensor, split: SplitAggregation) -> Tensor:
@@ -107,33 +107,33 @@ class SageBlock(nn.Module):
         Returns:
             (r, c, h), the same result as `aggregate` for the rows of `split`.
         """
-        common = self._aggregated(shared, split.fixed, self.own.bias)  # (r, 1, h)
-        return self._aggregated(varying, split.of_varying, common)
+        common = self._aggregate(shared, split.fixed, self.own.bias)  # (r, 1, h)
+        return self._aggregate(varying, split.of_varying, common)
 
-    def _aggregated(self, x: Tensor, aggregation: Aggregation, added: Tensor) -> Tensor:
+    def _aggregate(self, x: Tensor, aggregation: Aggregation, addend: Tensor) -> Tensor:
         weights = torch.stack([self.own.weight, self.operands.weight, self.users.weight])
         norm = self.norm.weight, self.norm.bias, self.norm.eps
         if self.over_nodes:
-            over_nodes: Tensor = AggregateNodeNormed.apply(x, *norm, weights, added, aggregation)
+            over_nodes: Tensor = AggregateNodeNormed.apply(x, *norm, weights, addend, aggregation)
             return over_nodes
         ops = fused_ops.ops_for(x, self.config)
-        result: Tensor = Aggregate.apply(x, *norm, weights, added, aggregation, ops)
+        result: Tensor = Aggregate.apply(x, *norm, weights, addend, aggregation, ops)
         return result
 
     @without_autocast
-    def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Apply the second half of the block to configs that see each other.
 
         Args:
             x: (n, c, h) input of the block.
-            aggregated: (n, c, h) result of `aggregate`.
+            y: (n, c, h) result of `aggregate`.
 
         Returns:
             (n, c, h).
         """
         sharpness = self.configs.sharpness() if self.configs else None
         result: Tensor = AttendAndAdd.apply(
-            x, aggregated, fused_ops.ops_for(x, self.config), sharpness, *self.node_weights()
+            x, y, fused_ops.ops_for(x, self.config), sharpness, *self.node_weights()
         )
         return result
 
@@ -187,19 +187,11 @@ class CrossConfigSage(LayoutNetwork):
         self.known_opcode[torch.from_numpy(opcodes.astype(np.int64))] = True
 
     def set_statistics_scale(self, scale: NDArray[np.float32]) -> None:
-        """Store the typical distance of each statistic from its mean over a graph's configs.
-
-        Args:
-            scale: (s,) distances.
-        """
+        """Store the typical distance, (s,), of each statistic from its mean in a graph."""
         self.statistics_scale.copy_(torch.from_numpy(scale))
 
     def nodes(self, inputs: NodeInputs) -> Tensor:
-        """Embed the part of the nodes that all configs share.
-
-        Returns:
-            (m, 1, h).
-        """
+        """Embed the part of the nodes that all configs share, (m, 1, h)."""
         opcode = inputs.opcode * self.known_opcode[inputs.opcode]
         parts = [inputs.node_feat, self.opcode(opcode), self.layout(inputs.layout).flatten(1)]
         nodes: Tensor = self.node(torch.cat(parts, dim=1))[:, None, :]
@@ -223,8 +215,8 @@ class CrossConfigSage(LayoutNetwork):
         with torch.autocast(vectors.device.type, enabled=False):
             table = torch.einsum("hpw,sw->psh", weight, self.layout.weight).flatten(0, 1)
         offsets = torch.arange(N_LAYOUT_VALUES, device=vectors.device) * N_SYMBOLS
-        summed = nn.functional.embedding_bag(vectors + offsets, table, mode="sum")  # (v, h)
-        settings = (summed.float() + self.tensor_roles.bias).to(storage_dtype(vectors.device))
+        embeddings = nn.functional.embedding_bag(vectors + offsets, table, mode="sum")  # (v, h)
+        settings = (embeddings.float() + self.tensor_roles.bias).to(storage_dtype(vectors.device))
         return nn.functional.embedding(choices.T, settings)
 
     def embed(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> tuple[Tensor, Tensor]:
@@ -249,14 +241,14 @@ class CrossConfigSage(LayoutNetwork):
         """Score configs that see each other."""
         if self.training and self.config.drop_edges:
             inputs = inputs.with_dropped_edges(self.config.drop_edges)
-        x, aggregated = self.embed(inputs, distinct)  # (m, c, h) each
+        x, y = self.embed(inputs, distinct)  # (m, c, h) each
         for i, block in enumerate(self.blocks):
             if i > 0:
-                aggregated = block.aggregate(x, inputs.neighbours)
-            x = self._dropped(block(x, aggregated))
+                y = block.aggregate(x, inputs.neighbours)
+            x = self._drop_channels(block(x, y))
         return self.read_out(inputs, x, distinct)
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop_channels(self, x: Tensor) -> Tensor:
         """Drop channels of nodes in training, the same ones for all configs of a step."""
         if not (self.training and self.config.dropout):
             return x
@@ -285,11 +277,11 @@ class CrossConfigSage(LayoutNetwork):
             sums, largest, *_ = ops.pool(x, Norm(*norm), shares, for_gradients=False)
         else:
             sums, largest = Pool.apply(x, *norm, shares, ops)
-        pooled = [sums[0], largest, *sums[1:]]
+        pools = [sums[0], largest, *sums[1:]]
         if self.reads_statistics:
-            scaled = inputs.statistics(distinct) / self.statistics_scale
-            pooled.append(self.statistics(scaled.clamp(-MAX_STATISTIC, MAX_STATISTIC)))
-        scores: Tensor = self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
+            statistics = inputs.statistics(distinct) / self.statistics_scale
+            pools.append(self.statistics(statistics.clamp(-MAX_STATISTIC, MAX_STATISTIC)))
+        scores: Tensor = self.head(torch.cat(pools, dim=-1)).squeeze(-1)
         return scores.float()
 
     def score_all(self, inputs: LayoutInputs, **limits: int) -> NDArray[np.float32]:

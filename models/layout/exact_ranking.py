@@ -19,11 +19,11 @@ from torch import Tensor
 from models.layout.attention import log_sum_exp, weigh
 from models.layout.inputs import LayoutInputs
 from models.layout.network import Positions
-from models.layout.plain_ops import added, gated, node_slices
+from models.layout.plain_ops import add_projection, channel_gate, node_slices
 from models.training.device import ranking_bytes, storage_dtype, without_autocast
 
 # The number of a block, its x and its messages, (n, c, h) each.
-Reached = tuple[int, Tensor, Tensor]
+BlockState = tuple[int, Tensor, Tensor]
 
 
 @torch.inference_mode()
@@ -71,25 +71,25 @@ def _scores_by_block(
     n_counted: int,
     kept_bytes: int,
 ) -> list[Tensor]:
-    kept: list[Reached | None] = [None] * len(chunks)
+    states: list[BlockState | None] = [None] * len(chunks)
     normalisers: list[Tensor] = []
     for block in model.blocks:
-        sums, left = list[Tensor](), kept_bytes
+        sums, free_bytes = list[Tensor](), kept_bytes
         for number, chunk in enumerate(chunks):
-            reached = _advance(model, inputs, chunk, kept[number], normalisers)
-            _, x, messages = reached
+            state = _advance(model, inputs, chunk, states[number], normalisers)
+            _, x, messages = state
             # Query configs do not change the scores of other configs.
             if chunk[0] < n_counted:
                 sums.append(_log_sum_exp(messages, block))
-            left -= x.nbytes + messages.nbytes
-            kept[number] = reached if left >= 0 else None
+            free_bytes -= x.nbytes + messages.nbytes
+            states[number] = state if free_bytes >= 0 else None
         normalisers.append(reduce(torch.logaddexp, sums) - np.log(n_counted))  # (n, 1, h)
     scores = []
     for number, chunk in enumerate(chunks):
-        _, x, messages = _advance(model, inputs, chunk, kept[number], normalisers[:-1])
-        x = _finished(x, messages, normalisers[-1], model.blocks[-1])
+        _, x, messages = _advance(model, inputs, chunk, states[number], normalisers[:-1])
+        x = _finish(x, messages, normalisers[-1], model.blocks[-1])
         scores.append(model.read_out(inputs, x, chunk))
-        kept[number] = None
+        states[number] = None
     return scores
 
 
@@ -97,16 +97,16 @@ def _advance(
     model: Any,
     inputs: LayoutInputs,
     chunk: Positions,
-    reached: Reached | None,
+    state: BlockState | None,
     normalisers: Sequence[Tensor],
-) -> Reached:
+) -> BlockState:
     # Take a chunk through all blocks with a normaliser.
-    if reached is None:
-        x, aggregated = model.embed(inputs, chunk)
-        reached = 0, x, _messages(aggregated, model.blocks[0])
-    start, x, messages = reached
+    if state is None:
+        x, y = model.embed(inputs, chunk)
+        state = 0, x, _messages(y, model.blocks[0])
+    start, x, messages = state
     for number in range(start, len(normalisers)):
-        x = _finished(x, messages, normalisers[number], model.blocks[number])
+        x = _finish(x, messages, normalisers[number], model.blocks[number])
         block = model.blocks[number + 1]
         messages = _messages(block.aggregate(x, inputs.neighbours), block)
     return len(normalisers), x, messages
@@ -117,7 +117,7 @@ def _messages(y: Tensor, block: Any) -> Tensor:
     """Compute the messages of a block, (n, c, h), in the memory of its aggregation y."""
     weights = [tensor.to(y.dtype) for tensor in block.node_weights()]
     for part in node_slices(y):
-        torch.ops.aten.glu.out(gated(y[part], *weights[:4])[0], 0, out=y[part][None])
+        torch.ops.aten.glu.out(channel_gate(y[part], *weights[:4])[0], 0, out=y[part][None])
     return y
 
 
@@ -129,18 +129,11 @@ def _log_sum_exp(messages: Tensor, block: Any) -> Tensor:
 
 
 @without_autocast
-def _finished(x: Tensor, messages: Tensor, normaliser: Tensor, block: Any) -> Tensor:
-    """Compute the result of a block, (n, c, h), in the memory of its messages.
-
-    Args:
-        x: (n, c, h) input of the block.
-        messages: (n, c, h) messages, which are overwritten.
-        normaliser: (n, 1, h) normaliser of all configs.
-        block: The block.
-    """
+def _finish(x: Tensor, messages: Tensor, normaliser: Tensor, block: Any) -> Tensor:
+    """Compute the result of a block from its input x, (n, c, h), in the memory of its messages."""
     sharpness = block.configs.sharpness()
     weight, bias = (tensor.to(x.dtype) for tensor in block.project.parameters())
     for part in node_slices(messages):
-        weighed = weigh(messages[part], sharpness, normaliser[part])
-        messages[part] = added(x[part], (messages[part], weighed), weight, bias)
+        context = weigh(messages[part], sharpness, normaliser[part])
+        messages[part] = add_projection(x[part], (messages[part], context), weight, bias)
     return messages

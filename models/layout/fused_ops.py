@@ -2,12 +2,12 @@
 
 GPU memory limits these networks, so each pass over a tensor costs time. Tensors that follow from a
 narrow tensor are not stored. For example, each kernel recomputes the channel attention's gate from
-the squeezed channels.
+the bottleneck channels.
 
 Products within a kernel need tensor cores of compute capability 8.0 and 16-bit numbers. On older
 cards, and in float32, cuBLAS computes these products, and the kernels read the results.
 
-Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels, a squeezed
+Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels, a bottleneck
 channels, p shares.
 """
 
@@ -51,7 +51,7 @@ MIN_CAPABILITY, DOT_CAPABILITY = (7, 0), (8, 0)
 GateWeights = tuple[Tensor, Tensor] | tuple[None, None]
 
 # GPUs on which a kernel failed.
-_refused = set[torch.device]()
+_failing_gpus = set[torch.device]()
 
 
 def ops_for(x: Tensor, config: SageConfig) -> ModuleType:
@@ -67,16 +67,16 @@ def ops_for(x: Tensor, config: SageConfig) -> ModuleType:
     device = x.device
     if not config.fused or not _has_triton(device):
         return plain_ops
-    if device not in _refused:
-        squeezed = max(1, config.hidden // config.channel_reduction)
+    if device not in _failing_gpus:
+        bottleneck = max(1, config.hidden // config.channel_reduction)
         configs = min(MAX_CONFIGS, _power_of_two(x.shape[1]))
-        if fault := _fault(device, x.dtype, config.hidden, squeezed, configs):
-            _refused.add(device)
+        if fault := _fault(device, x.dtype, config.hidden, bottleneck, configs):
+            _failing_gpus.add(device)
             log.warning(
                 f"{device}: a fused kernel does not run: {fault[:200]}; plain PyTorch operators "
                 "replace all fused kernels, see docs/guides/gpu.md"
             )
-    return plain_ops if device in _refused else sys.modules[__name__]
+    return plain_ops if device in _failing_gpus else sys.modules[__name__]
 
 
 @cache
@@ -93,12 +93,13 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 @cache
 def _fault(
-    device: torch.device, dtype: torch.dtype, width: int, squeezed: int, n_configs: int
+    device: torch.device, dtype: torch.dtype, width: int, bottleneck: int, n_configs: int
 ) -> str:
     # The error of a kernel, "" if all kernels run.
     try:
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            _run_each_kernel(torch.zeros(1, n_configs, width, dtype=dtype, device=device), squeezed)
+            x = torch.zeros(1, n_configs, width, dtype=dtype, device=device)
+            _run_each_kernel(x, bottleneck)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except torch.OutOfMemoryError:
@@ -109,23 +110,23 @@ def _fault(
     return ""
 
 
-def _run_each_kernel(x: Tensor, squeezed: int) -> None:
+def _run_each_kernel(x: Tensor, bottleneck: int) -> None:
     width, h_h = x.shape[2], (x.shape[2],) * 2
     gain, sharpness = x.new_ones(width, dtype=torch.float32), x.new_ones((), dtype=torch.float32)
     norm, bias, weights = Norm(gain, gain, 1e-5), x.new_zeros(width), x.new_zeros(3, *h_h)
     no_edges = torch.zeros(0, 2, dtype=torch.int64)
     neighbours = SparseAggregation(no_edges, 1, varying=torch.zeros(1, dtype=torch.int64))
     edges = neighbours.to(x.device).every
-    for added in (bias, bias.view(1, 1, -1)):
-        aggregate(x, norm, weights, added, edges)
+    for addend in (bias, bias.view(1, 1, -1)):
+        aggregate(x, norm, weights, addend, edges)
     aggregate_backward(x, x, norm, weights, edges)
     for n_shares in (2, 3):
         shares = gain.new_ones(n_shares, 1)
-        sums, largest, *kept = pool(x, norm, shares, for_gradients=True)
-        pool_backward((sums, largest), x, gain, shares, kept)
+        sums, largest, *residuals = pool(x, norm, shares, for_gradients=True)
+        pool_backward((sums, largest), x, gain, shares, residuals)
     for per_node in (True, False):
         sum_rows(x, torch.float32, per_node=per_node)
-    shapes = (squeezed, width), (squeezed,), (width, squeezed), (width,), (width, 2 * width)
+    shapes = (bottleneck, width), (bottleneck,), (width, bottleneck), (width,), (width, 2 * width)
     gates = [*(x.new_zeros(shape) for shape in shapes), bias]
     totals = [torch.zeros_like(gate, dtype=torch.float32) for gate in gates]
     attend_and_add(x, x, sharpness, gates, torch.empty_like(x))
@@ -139,12 +140,12 @@ def attend_and_add(
         return plain_ops.attend_and_add(x, y, sharpness, weights, out)
     w1, b1, w2, b2, projection, bias = weights
     if _has_products(x):
-        joined = _attend(y, _squeeze(y, w1, b1), (w2, b2), sharpness)
-        _project(x, joined, projection, bias, out)
+        attention = _attend(y, _squeeze(y, w1, b1), (w2, b2), sharpness)
+        _project(x, attention, projection, bias, out)
     else:
-        (inner, gate), _ = plain_ops.gated(y, w1, b1, w2, b2)
-        joined = _attend(inner, gate, (None, None), sharpness)
-        plain_ops.added(x, joined.chunk(2, -1), projection, bias, out=out)
+        (inner, gate), _ = plain_ops.channel_gate(y, w1, b1, w2, b2)
+        attention = _attend(inner, gate, (None, None), sharpness)
+        plain_ops.add_projection(x, attention.chunk(2, -1), projection, bias, out=out)
     return None
 
 
@@ -161,31 +162,31 @@ def attend_and_add_backward(
     w1, b1, w2, b2, projection, _ = weights
     second: GateWeights = (w2, b2) if _has_products(y) else (None, None)
     if _has_products(y):
-        squeezed = _squeeze(y, w1, b1)
-        inner, gate = y, squeezed
+        bottleneck = _squeeze(y, w1, b1)
+        inner, gate = y, bottleneck
     else:
-        (inner, gate), squeezed = plain_ops.gated(y, w1, b1, w2, b2)
+        (inner, gate), bottleneck = plain_ops.channel_gate(y, w1, b1, w2, b2)
     rows = grad.flatten(0, 1)
-    joined = _attend(inner, gate, second, sharpness)
-    add_weight_gradient(totals[4], rows, joined.flatten(0, 1))
-    # From here on, `joined` contains its gradient.
-    torch.mm(rows, projection, out=joined.flatten(0, 1))
-    of_inner, of_gate, slopes = _attend_backward(joined, inner, gate, second, sharpness)
+    attention = _attend(inner, gate, second, sharpness)
+    add_weight_gradient(totals[4], rows, attention.flatten(0, 1))
+    # From here on, `attention` contains its gradient.
+    torch.mm(rows, projection, out=attention.flatten(0, 1))
+    of_inner, of_gate, slopes = _attend_backward(attention, inner, gate, second, sharpness)
     if _has_products(y):
-        parts = _gate_backward(of_inner, of_gate, y, squeezed, w1, w2, of_y)
+        parts = _gate_backward(of_inner, of_gate, y, bottleneck, w1, w2, of_y)
         torch._foreach_add_([*totals[:4]], [part.sum(0) for part in parts])
     else:
-        of_both, results = (of_inner, of_gate), (inner, squeezed)
-        plain_ops.gate_backward(of_both, y, results, (w1, w2), of_y, totals)
+        of_halves, results = (of_inner, of_gate), (inner, bottleneck)
+        plain_ops.gate_backward(of_halves, y, results, (w1, w2), of_y, totals)
     return slopes.sum()
 
 
 def aggregate(
-    x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
+    x: Tensor, norm: Norm, weights: Tensor, addend: Tensor, aggregation: Aggregation
 ) -> Tensor:
     h = _norm(x, *norm)[0]
-    projected = _rows_by(h.flatten(0, 1), weights.flatten(0, 1).T)
-    out = _product(aggregation.joint, projected.view(*x.shape[:2], 3, -1), added)
+    projections = _rows_by(h.flatten(0, 1), weights.flatten(0, 1).T)
+    out = _product(aggregation.joint, projections.view(*x.shape[:2], 3, -1), addend)
     return out.flatten(2)
 
 
@@ -194,9 +195,9 @@ def aggregate_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     nothing = torch.zeros(grad.shape[2], dtype=grad.dtype, device=grad.device)
     one_part = grad[:, :, None]
-    projected = _product(aggregation.joint, one_part, nothing, transposed=True).flatten(2)
+    projections = _product(aggregation.joint, one_part, nothing, transposed=True).flatten(2)
     h, mean, rstd = _norm(x, *norm)
-    rows, joint = projected.flatten(0, 1), weights.flatten(0, 1)
+    rows, joint = projections.flatten(0, 1), weights.flatten(0, 1)
     of_weights = torch.zeros_like(joint, dtype=torch.float32)
     add_weight_gradient(of_weights, rows, h.flatten(0, 1))
     of_h = _rows_by(rows, joint).view_as(x)
@@ -237,17 +238,18 @@ def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple
 
 
 def pool_backward(
-    grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, kept: Sequence[Tensor]
+    grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, residuals: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     of_sums, of_largest = (grad.contiguous() for grad in grads)
     n_nodes, n_configs, width = x.shape
     part = gain.new_empty(-(-n_nodes // POOLED_NODES), n_configs, width)
     results = torch.empty_like(x), part, torch.empty_like(part)
+    tensors = of_sums, of_largest, x, gain, shares, *residuals, *results
     size, wide = _tile(width)
     _launch(
         "pool_backward",
         (n_configs, len(part)),
-        *(of_sums, of_largest, x, gain, shares, *kept, *results, n_nodes, n_configs, POOLED_NODES),
+        *(*tensors, n_nodes, n_configs, POOLED_NODES),
         **{"n_shares": len(shares), "h": width, "R": size, "H": wide},
     )
     return results[0], results[1].sum((0, 1)), results[2].sum((0, 1))
@@ -261,7 +263,7 @@ def _rows_by(rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _product(
-    product: SparseProduct, x: Tensor, added: Tensor, *, transposed: bool = False
+    product: SparseProduct, x: Tensor, addend: Tensor, *, transposed: bool = False
 ) -> Tensor:
     # x is (n, c, p, h). The matrix has p · n columns, ordered by part.
     matrix = product.transposed if transposed else product.matrix
@@ -274,8 +276,8 @@ def _product(
     _launch(
         "sparse_rows",
         (n_out * parts_out, -(-n_configs * width // 1024)),
-        *(*entries, x, added, out, n_in, n_out, n_configs),
-        **{**sizes, "added_stride": 0 if added.ndim == 1 else width, "B": 1024},
+        *(*entries, x, addend, out, n_in, n_out, n_configs),
+        **{**sizes, "added_stride": 0 if addend.ndim == 1 else width, "B": 1024},
     )
     return out
 
@@ -312,8 +314,8 @@ def _squeeze(y: Tensor, w1: Tensor, b1: Tensor) -> Tensor:
 
 
 def _attend(inner: Tensor, gate: Tensor, second: GateWeights, sharpness: Tensor) -> Tensor:
-    # `inner` is y and `gate` the squeezed channels. Without weights, `inner` is gelu(y) and `gate`
-    # has h channels.
+    # `inner` is y and `gate` has the bottleneck channels. Without weights, `inner` is gelu(y) and
+    # `gate` has h channels.
     out = inner.new_empty(*inner.shape[:2], 2 * inner.shape[2])
     grid, sizes = _by_node(inner, second, per_warp=1024)
     _launch("attend", grid, inner, gate, *second, sharpness, out, inner.shape[1], **sizes)
@@ -335,7 +337,7 @@ def _gate_backward(
     of_inner: Tensor,
     of_gate: Tensor,
     y: Tensor,
-    squeezed: Tensor,
+    bottleneck: Tensor,
     w1: Tensor,
     w2: Tensor,
     of_y: Tensor,
@@ -345,18 +347,18 @@ def _gate_backward(
     n_programs = min(N_PROGRAMS, max(1, rows))
     shapes = w1.shape, (len(w1),), w2.shape, (width,)
     parts = tuple(y.new_empty(n_programs, *shape, dtype=torch.float32) for shape in shapes)
-    tensors = of_inner, of_gate, y, squeezed, w1, w2, of_y, *parts
+    tensors = of_inner, of_gate, y, bottleneck, w1, w2, of_y, *parts
     per_program, sizes = -(-rows // n_programs), _gate_sizes(w1, rows=MIN_DOT)
     _launch("gate_backward", (n_programs,), *tensors, rows, per_program, **sizes)
     return parts
 
 
-def _project(x: Tensor, joined: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+def _project(x: Tensor, attention: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
     rows, (width, depth) = x.shape[0] * x.shape[1], weight.shape
     wide = max(MIN_DOT, _power_of_two(width))
     size = max(MIN_DOT, min(64, 4 * TILE // wide))
     sizes = {"h": width, "k": depth, "R": size, "H": wide, "K": 64}
-    _launch("project", (-(-rows // size),), x, joined, weight, bias, out, rows, **sizes)
+    _launch("project", (-(-rows // size),), x, attention, weight, bias, out, rows, **sizes)
 
 
 def _launch(name: str, grid: tuple[int, ...], *arguments: Any, **sizes: int) -> None:
@@ -374,9 +376,9 @@ def _tile(width: int) -> tuple[int, int]:
 
 
 def _gate_sizes(w1: Tensor, *, rows: int) -> dict[str, int]:
-    squeezed, width = w1.shape
-    wide, narrow = (max(MIN_DOT, _power_of_two(size)) for size in (width, squeezed))
-    sizes = {"h": width, "a": squeezed, "R": rows, "H": wide, "A": narrow}
+    bottleneck, width = w1.shape
+    wide, narrow = (max(MIN_DOT, _power_of_two(size)) for size in (width, bottleneck))
+    sizes = {"h": width, "a": bottleneck, "R": rows, "H": wide, "A": narrow}
     return sizes if wide <= NARROW else {**sizes, "num_warps": 8, "num_stages": 1}
 
 
@@ -389,10 +391,10 @@ def _by_node(
     fitting = MAX_WARPS * per_warp // configs
     block = min(max(MIN_DOT, _power_of_two(width)), MAX_BLOCK, fitting)
     warps = max(4, configs * block // per_warp)
-    squeezed = 0 if second[0] is None else second[0].shape[1]
-    sizes = {"C": configs, "B": block, "A": max(MIN_DOT, _power_of_two(squeezed))}
+    bottleneck = 0 if second[0] is None else second[0].shape[1]
+    sizes = {"C": configs, "B": block, "A": max(MIN_DOT, _power_of_two(bottleneck))}
     grid = n_nodes, -(-width // block)
-    return grid, {"h": width, "a": squeezed, **sizes, "num_warps": warps}
+    return grid, {"h": width, "a": bottleneck, **sizes, "num_warps": warps}
 
 
 def _has_products(x: Tensor) -> bool:

@@ -42,10 +42,10 @@ def symmetric_product(edge_index: Tensor, n_nodes: int) -> SparseProduct:
     """
     consumer, producer = edge_index.cpu().numpy().T
     ones = np.ones(len(consumer), dtype=np.float32)
-    joined = sparse.csr_matrix((ones, (consumer, producer)), shape=(n_nodes, n_nodes))
-    joined = joined + joined.T + sparse.identity(n_nodes, dtype=np.float32, format="csr")
-    root = sparse.diags(1 / np.sqrt(np.asarray(joined.sum(axis=1)).ravel()), dtype=np.float32)
-    return SparseProduct((root @ joined @ root).tocsr()).to(edge_index.device)
+    matrix = sparse.csr_matrix((ones, (consumer, producer)), shape=(n_nodes, n_nodes))
+    matrix = matrix + matrix.T + sparse.identity(n_nodes, dtype=np.float32, format="csr")
+    root = sparse.diags(1 / np.sqrt(np.asarray(matrix.sum(axis=1)).ravel()), dtype=np.float32)
+    return SparseProduct((root @ matrix @ root).tocsr()).to(edge_index.device)
 
 
 class TwoLayers(nn.Module):
@@ -116,8 +116,8 @@ class BaselineGcn(LayoutNetwork):
         """
         values = inputs.vectors.float() * (CONFIG_SCALE / (N_SYMBOLS - 1))  # (v, 18)
         layouts = F.embedding(choices.T, values)  # (k, c, 18)
-        fixed = layouts.new_zeros(len(inputs.opcode), len(choices), N_LAYOUT_VALUES)
-        return fixed.index_copy(0, inputs.config_ids, layouts)
+        zeros = layouts.new_zeros(len(inputs.opcode), len(choices), N_LAYOUT_VALUES)
+        return zeros.index_copy(0, inputs.config_ids, layouts)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
         """Score some configs. Each score is independent of the other configs."""

@@ -25,7 +25,7 @@ from features.statistics.configs import config_moments
 from features.statistics.layout import output_bytes
 from features.statistics.layout_tables import LayoutTables, layout_rows, layout_tables
 from models.config.recipe import FeaturesConfig
-from models.training.device import OnDevice, uploaded
+from models.training.device import OnDevice, upload
 
 if TYPE_CHECKING:
     from features.pyg import TpuGraph
@@ -45,26 +45,14 @@ class SparseProduct(OnDevice):
         return _multiply(self.matrix, x)
 
     def add_to(self, out: Tensor, x: Tensor) -> None:
-        """Add the product to a result in place, without a gradient.
-
-        Args:
-            out: (r, c, h) result.
-            x: (n, c, h) tensor to multiply.
-        """
+        """Add the product with x, (n, c, h), to `out`, (r, c, h), in place, without a gradient."""
         if out.dtype == torch.float32:
             out.flatten(1).addmm_(self.matrix, x.flatten(1))
         else:
             out += _multiply(self.matrix, x)
 
     def transpose(self, y: Tensor) -> Tensor:
-        """Multiply by the transposed matrix.
-
-        Args:
-            y: (r, c, h) tensor.
-
-        Returns:
-            (n, c, h) product.
-        """
+        """Multiply y, (r, c, h), by the transposed matrix, to (n, c, h)."""
         return _multiply(self.transposed, y)
 
 
@@ -103,9 +91,6 @@ class Aggregation(OnDevice):
 class SplitAggregation(OnDevice):
     """Aggregation in two parts: over the nodes that differ between configs, and over all others.
 
-    Attributes:
-        varying: (k,) int64 nodes that differ between configs.
-
     Args:
         matrix: (r, 3n) rows of `joint_matrix`.
         varying: (k,) int64 nodes that differ between configs.
@@ -116,10 +101,10 @@ class SplitAggregation(OnDevice):
         columns = np.concatenate([ids, n_nodes + ids, 2 * n_nodes + ids])
         is_fixed = np.ones(3 * n_nodes, dtype=matrix.dtype)
         is_fixed[columns] = 0
-        others = (matrix @ sparse.diags(is_fixed)).tocsr()
-        others.eliminate_zeros()
+        fixed_part = (matrix @ sparse.diags(is_fixed)).tocsr()
+        fixed_part.eliminate_zeros()
         self.varying = varying
-        self.fixed = Aggregation(others)
+        self.fixed = Aggregation(fixed_part)
         self.of_varying = Aggregation(matrix[:, columns].tocsr())
 
 
@@ -211,9 +196,9 @@ class ConfigInputs(OnDevice):
     on_gpu: tuple[Tensor, ...] | None = None
 
     def to(self, device: torch.device) -> Self:
-        moved = super().to(device)
+        inputs = super().to(device)
         if device.type == "cpu":
-            return moved
+            return inputs
         codebooks, indices = self.configs.codebooks, self.configs.indices[self.first]
         # torch supports few unsigned types.
         if indices.dtype != np.uint8:
@@ -222,17 +207,10 @@ class ConfigInputs(OnDevice):
         vector_of, starts = codebooks.vectors.reshape(-1), np.arange(n_columns) * width
         arrays = indices, vector_of, starts, codebooks.column_of, self.runtime_ns
         on_gpu = tuple(torch.from_numpy(array).to(device) for array in arrays)
-        return replace(moved, on_gpu=on_gpu)
+        return replace(inputs, on_gpu=on_gpu)
 
     def choices(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
-        """Return the layout vector of each configurable node in some configs.
-
-        Args:
-            distinct: (r,) positions among the distinct configs.
-
-        Returns:
-            (r, k) int64 rows of `vectors`.
-        """
+        """Return the layouts of distinct configs (r,) as rows of `vectors`, (r, k) int64."""
         if self.on_gpu is None:
             return torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
         _, vector_of, starts, column_of, _ = self.on_gpu
@@ -242,30 +220,16 @@ class ConfigInputs(OnDevice):
         """Return the index of each column's vector, (r, m) int64, in distinct configs (r,)."""
         if self.on_gpu is None:
             return torch.from_numpy(self.configs.places(self.first[distinct]))
-        return self.on_gpu[0][uploaded(distinct, self.vectors.device)].long()
+        return self.on_gpu[0][upload(distinct, self.vectors.device)].long()
 
     def runtimes(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
-        """Return the merged runtimes of some configs.
-
-        Args:
-            distinct: (r,) positions among the distinct configs.
-
-        Returns:
-            (r,) float64 in ns.
-        """
+        """Return the merged runtimes of distinct configs (r,), (r,) float64 in ns."""
         if self.on_gpu is None:
             return torch.from_numpy(self.runtime_ns[distinct])
-        return self.on_gpu[-1][uploaded(distinct, self.vectors.device)]
+        return self.on_gpu[-1][upload(distinct, self.vectors.device)]
 
     def symbols(self, distinct: NDArray[np.int64]) -> Tensor:
-        """Return the layouts of some configs.
-
-        Args:
-            distinct: (r,) positions among the distinct configs.
-
-        Returns:
-            (r, k, 18) int64 embedding rows.
-        """
+        """Return the layouts of distinct configs (r,) as embedding rows, (r, k, 18) int64."""
         return self.vectors[self.choices(distinct)]
 
 
@@ -284,24 +248,13 @@ class LayoutInputs(NodeInputs, ConfigInputs):
     centre: Tensor
 
     def statistics(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
-        """Compute the statistics of some configs, minus their mean over the graph's configs.
-
-        Args:
-            distinct: (r,) positions among the distinct configs.
-
-        Returns:
-            (r, s) float32.
-        """
+        """Return the statistics of distinct configs (r,) minus the graph's mean, (r, s) float32."""
         assert self.tables is not None
         rows: Tensor = layout_rows(LayoutTables(*self.tables), self.places(distinct), torch)
         return (rows - self.centre).float()
 
     def as_pyg(self, distinct: NDArray[np.int64]) -> "TpuGraph":
-        """Return the graph with some distinct configs, as an item of TpuGraphsLayout.
-
-        Args:
-            distinct: (r,) positions among the distinct configs.
-        """
+        """Return the graph with distinct configs (r,), as an item of TpuGraphsLayout."""
         from features.pyg import TpuGraph
 
         return TpuGraph(
@@ -335,14 +288,10 @@ def layout_inputs(
     padding: str = "zero",
     with_statistics: bool = False,
 ) -> LayoutInputs:
-    """Prune and scale a graph, and group its equal configs.
-
-    Args:
-        padding: Padding of the node features, for `node_features`.
-    """
+    """Prune and scale a graph, and group its equal configs."""
     pruned = prune_layout_graph(graph, rule=rule, padding=padding)
-    scaled = scaler(pruned.node_feat)
-    scaled[:, MINOR_TO_MAJOR] = 0
+    node_feat = scaler(pruned.node_feat)
+    node_feat[:, MINOR_TO_MAJOR] = 0
     first, group = distinct_configs(graph)
     edges, config_ids = map(torch.from_numpy, (pruned.edge_index, pruned.config_ids))
     sizes = output_bytes(pruned.node_feat)
@@ -350,7 +299,7 @@ def layout_inputs(
     tables = layout_tables(graph) if with_statistics else None
     centre = config_moments(graph, tables, first)[0] if tables else np.empty(0)
     return LayoutInputs(
-        node_feat=torch.from_numpy(scaled),
+        node_feat=torch.from_numpy(node_feat),
         opcode=torch.from_numpy(pruned.opcode.astype(np.int64)),
         layout=torch.from_numpy(layout_symbols(pruned.minor_to_major)),
         config_ids=config_ids,

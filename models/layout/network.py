@@ -69,11 +69,7 @@ class LayoutNetwork(nn.Module, ABC):
     def reader(
         self, features: FeaturesConfig, scaler: NodeScaler
     ) -> Callable[[LayoutGraph], LayoutInputs]:
-        """Return the function that computes the inputs of a graph.
-
-        Args:
-            features: Table `features` of the recipe.
-        """
+        """Return the function that computes the inputs of a graph, by the recipe's `features`."""
         return layout_reader(features, scaler, with_statistics=self.reads_statistics)
 
     @abstractmethod
@@ -118,24 +114,24 @@ N_HELD_OUT_SAMPLES = 4
 class LayoutTask(HeldOutGraphs[LayoutInputs]):
     """Train on a sample of the distinct configs of each of a step's graphs."""
 
-    recorded: "RecordedSteps | None" = None  # computes gradients on a GPU
+    recorder: "RecordedSteps | None" = None  # computes gradients on a GPU
 
     def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
         indices = self.graphs_of(step)
-        samples = [self.sampled(index, rng) for index in indices]
-        if self.recorded:
+        samples = [self.draw_sample(index, rng) for index in indices]
+        if self.recorder:
             # Other steps have other combinations of graphs, so each recording is of one graph.
-            add, share = self.recorded.add_gradients, 1 / len(samples)
+            add, share = self.recorder.add_gradients, 1 / len(samples)
             losses = torch.stack([add(*sample, share=share) for sample in samples])
         else:
             losses = torch.stack([sample_loss(model, *sample) for sample in samples])
         return losses.mean(), self.names_of(indices)
 
-    def sampled(self, index: int, rng: np.random.Generator) -> Sample:
+    def draw_sample(self, index: int, rng: np.random.Generator) -> Sample:
         inputs = self.inputs(self.files[index])
-        learned = self.held_out.configs(len(inputs.first), judged=False)
+        train_configs = self.held_out.configs(len(inputs.first), judged=False)
         n_configs = step_configs(self.config, len(inputs.opcode))
-        return inputs, learned[draw(rng, len(learned), n_configs)]
+        return inputs, train_configs[draw(rng, len(train_configs), n_configs)]
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
         """Yield Kendall's tau of fixed samples of held-out configs.
@@ -181,12 +177,12 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
     """Train a layout network, and write its weights and its scaler."""
     with torch_for(job, network) as (config, device):
         held_out = held_out_graphs(job, config.training)
-        learned = held_out.learned
-        model, scaler, inputs = begin_layout_network(job, network, learned, device)
+        files = held_out.learned
+        model, scaler, inputs = begin_layout_network(job, network, files, device)
         if model.reads_statistics:
-            model.set_statistics_scale(_statistics_scale(learned))
-        recorded = recorded_steps(model, device)
-        task = LayoutTask(learned, inputs, config, job.seed, held_out, recorded)
+            model.set_statistics_scale(_statistics_scale(files))
+        recorder = recorded_steps(model, device)
+        task = LayoutTask(files, inputs, config, job.seed, held_out, recorder)
         fit(model, task, config.training, job, device)
         save_network(model, scaler, job.run_dir)
 

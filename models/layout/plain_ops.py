@@ -31,11 +31,7 @@ class Norm(NamedTuple):
 
 
 def node_slices(x: Tensor) -> list[slice]:
-    """Cut the nodes of a tensor into slices of about SLICE_BYTES, or DEVICE_SLICE_BYTES on a GPU.
-
-    Args:
-        x: (n, c, h) tensor.
-    """
+    """Cut the nodes of x, (n, c, h), into slices of about SLICE_BYTES, or more on a GPU."""
     slice_bytes = SLICE_BYTES if x.device.type == "cpu" else DEVICE_SLICE_BYTES
     step = max(1, slice_bytes // max(1, x[:1].nbytes))
     return [slice(start, start + step) for start in range(0, len(x), step)]
@@ -63,7 +59,9 @@ def add_weight_gradient(into: Tensor, grad: Tensor, x: Tensor) -> None:
             into.addmm_(*(factor.to(into.dtype) for factor in factors))
 
 
-def gated(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+def channel_gate(
+    y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return gelu(y) and the channel attention's gate before its sigmoid, without a gradient.
 
     Args:
@@ -74,16 +72,16 @@ def gated(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Te
         b2: (h,).
 
     Returns:
-        (2, s, c, h), and the squeezed channels, (s · c, a).
+        (2, s, c, h), and the bottleneck channels, (s · c, a).
     """
-    both = y.new_empty(2, *y.shape)
-    inner = torch.ops.aten.gelu.out(y, out=both[0]).flatten(0, 1)
-    squeezed = torch.addmm(b1, inner, w1.T).relu_()
-    torch.addmm(b2, squeezed, w2.T, out=both[1].flatten(0, 1))
-    return both, squeezed
+    halves = y.new_empty(2, *y.shape)
+    inner = torch.ops.aten.gelu.out(y, out=halves[0]).flatten(0, 1)
+    bottleneck = torch.addmm(b1, inner, w1.T).relu_()
+    torch.addmm(b2, bottleneck, w2.T, out=halves[1].flatten(0, 1))
+    return halves, bottleneck
 
 
-def added(
+def add_projection(
     x: Tensor,
     parts: Iterable[Tensor],
     weight: Tensor,
@@ -118,8 +116,8 @@ def attend_and_add(
         weights: W1 and b1, W2 and b2 of the channel attention, P and its bias, in y's dtype.
         out: (s, c, h) result.
     """
-    joined, _ = attend(gated(y, *weights[:4])[0], sharpness)
-    added(x, joined, *weights[4:], out=out)
+    attention, _ = attend(channel_gate(y, *weights[:4])[0], sharpness)
+    add_projection(x, attention, *weights[4:], out=out)
 
 
 def attend_and_add_backward(
@@ -145,45 +143,45 @@ def attend_and_add_backward(
     """
     w1, b1, w2, b2, project, _ = weights
     of_project = totals[4]
-    both, squeezed = gated(y, w1, b1, w2, b2)
-    joined, pullback = attend(both, sharpness)
-    rows, of_joined = grad.flatten(0, 1), torch.empty_like(joined)
+    halves, bottleneck = channel_gate(y, w1, b1, w2, b2)
+    attention, pullback = attend(halves, sharpness)
+    rows, of_attention = grad.flatten(0, 1), torch.empty_like(attention)
     columns = zip(project.split(len(project), 1), of_project.split(len(project), 1), strict=True)
-    for part, of_part, (matrix, of_matrix) in zip(joined, of_joined, columns, strict=True):
+    for part, of_part, (matrix, of_matrix) in zip(attention, of_attention, columns, strict=True):
         add_weight_gradient(of_matrix, rows, part.flatten(0, 1))
         torch.mm(rows, matrix, out=of_part.flatten(0, 1))
-    of_both, slope = pullback(of_joined)
-    gate_backward(of_both, y, (both[0], squeezed), (w1, w2), of_y, totals)
+    of_halves, slope = pullback(of_attention)
+    gate_backward(of_halves, y, (halves[0], bottleneck), (w1, w2), of_y, totals)
     return slope
 
 
 def gate_backward(
-    of_both: Iterable[Tensor],
+    of_halves: Iterable[Tensor],
     y: Tensor,
     results: tuple[Tensor, Tensor],
     weights: tuple[Tensor, Tensor],
     of_y: Tensor,
     totals: Sequence[Tensor],
 ) -> None:
-    """Map the gradients of the results of `gated` to those of its arguments.
+    """Map the gradients of the results of `channel_gate` to those of its arguments.
 
     Args:
-        of_both: Gradients of gelu(y), which is overwritten, and of the gate, (s, c, h) each.
+        of_halves: Gradients of gelu(y), which is overwritten, and of the gate, (s, c, h) each.
         y: (s, c, h) aggregated neighbours.
-        results: gelu(y), (s, c, h), and the squeezed channels, (s · c, a).
+        results: gelu(y), (s, c, h), and the bottleneck channels, (s · c, a).
         weights: W1, (a, h), and W2, (h, a).
         of_y: (s, c, h) gradient of y, which is written.
         totals: Sums of the gradients of W1, b1, W2 and b2. Further ones stay unchanged.
     """
-    (of_inner, of_gate), (inner, squeezed), (w1, w2) = of_both, results, weights
+    (of_inner, of_gate), (inner, bottleneck), (w1, w2) = of_halves, results, weights
     of_w1, of_b1, of_w2, of_b2, *_ = totals
     of_gate = of_gate.flatten(0, 1)
-    add_weight_gradient(of_w2, of_gate, squeezed)
+    add_weight_gradient(of_w2, of_gate, bottleneck)
     of_b2 += of_gate.sum(0, dtype=of_b2.dtype)
-    of_squeezed = torch.ops.aten.threshold_backward(of_gate @ w2, squeezed, 0)
-    add_weight_gradient(of_w1, of_squeezed, inner.flatten(0, 1))
-    of_b1 += of_squeezed.sum(0, dtype=of_b1.dtype)
-    of_inner.flatten(0, 1).addmm_(of_squeezed, w1)
+    of_bottleneck = torch.ops.aten.threshold_backward(of_gate @ w2, bottleneck, 0)
+    add_weight_gradient(of_w1, of_bottleneck, inner.flatten(0, 1))
+    of_b1 += of_bottleneck.sum(0, dtype=of_b1.dtype)
+    of_inner.flatten(0, 1).addmm_(of_bottleneck, w1)
     torch.ops.aten.gelu_backward.grad_input(of_inner, y, grad_input=of_y)
 
 
@@ -202,7 +200,7 @@ def sum_rows(x: Tensor, dtype: torch.dtype, *, per_node: bool) -> Tensor:
 
 
 def aggregate(
-    x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
+    x: Tensor, norm: Norm, weights: Tensor, addend: Tensor, aggregation: Aggregation
 ) -> Tensor:
     """Aggregate norm(x). `autograd_ops.Aggregate` explains the arguments.
 
@@ -210,22 +208,22 @@ def aggregate(
         x: (m, c, h) nodes.
         norm: Layer norm of x.
         weights: (3, h, h) matrices, in x's dtype.
-        added: (h,) or (r, 1, h) tensor to add.
+        addend: (h,) or (r, 1, h) tensor to add.
         aggregation: Aggregation of m nodes to r rows.
 
     Returns:
         (r, c, h).
     """
     means, keeps_own = aggregation.means, aggregation.keeps_own
-    out = x.new_empty(means.matrix.shape[0], *x.shape[1:]).copy_(added)
-    projected = x.new_empty(len(weights) - keeps_own, *x.shape)
+    out = x.new_empty(means.matrix.shape[0], *x.shape[1:]).copy_(addend)
+    projections = x.new_empty(len(weights) - keeps_own, *x.shape)
     for part in node_slices(x):
         h = _norm(x[part], norm)[0].flatten(0, 1)
         if keeps_own:
             out[part].flatten(0, 1).addmm_(h, weights[0].T)
-        for weight, into in zip(weights[int(keeps_own) :], projected, strict=True):
+        for weight, into in zip(weights[int(keeps_own) :], projections, strict=True):
             torch.mm(h, weight.T, out=into[part].flatten(0, 1))
-    means.add_to(out, projected.flatten(0, 1))
+    means.add_to(out, projections.flatten(0, 1))
     return out
 
 
@@ -242,13 +240,13 @@ def aggregate_backward(
         aggregation: Aggregation of m nodes to r rows.
     """
     means, keeps_own = aggregation.means, aggregation.keeps_own
-    projected = means.transpose(grad).view(-1, *x.shape)
+    projections = means.transpose(grad).view(-1, *x.shape)
     dtype = torch.promote_types(weights.dtype, torch.float32)
     grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(weights, dtype=dtype)
     sums = torch.zeros_like(norm.gain), torch.zeros_like(norm.shift)
     for part in node_slices(x):
-        h, *kept = _norm(x[part], norm)
-        flat, grads = h.flatten(0, 1), [*projected[:, part].flatten(1, 2)]
+        h, *residuals = _norm(x[part], norm)
+        flat, grads = h.flatten(0, 1), [*projections[:, part].flatten(1, 2)]
         if keeps_own:
             grads.insert(0, grad[part].flatten(0, 1))
         grad_h = grads[0] @ weights[0]
@@ -256,26 +254,26 @@ def aggregate_backward(
             grad_h.addmm_(of_output, weight)
         for of_output, into in zip(grads, grad_weights, strict=True):
             add_weight_gradient(into, of_output, flat)
-        _norm_backward(grad_h.view_as(h), x[part], kept, norm.gain, (grad_x[part], *sums))
+        _norm_backward(grad_h.view_as(h), x[part], residuals, norm.gain, (grad_x[part], *sums))
     return grad_x, *sums, grad_weights
 
 
 def _norm(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor, Tensor]:
     gain, shift = norm.gain.to(x.dtype), norm.shift.to(x.dtype)
-    normed: tuple[Tensor, Tensor, Tensor] = torch.native_layer_norm(
+    results: tuple[Tensor, Tensor, Tensor] = torch.native_layer_norm(
         x, x.shape[-1:], gain, shift, norm.eps
     )
-    return normed
+    return results
 
 
 def _norm_backward(
-    grad: Tensor, x: Tensor, kept: Sequence[Tensor], gain: Tensor, into: Sequence[Tensor]
+    grad: Tensor, x: Tensor, residuals: Sequence[Tensor], gain: Tensor, into: Sequence[Tensor]
 ) -> None:
     # Writes the gradient of x to `into`, and adds the gradients of gain and shift.
-    rounded = gain.to(x.dtype)
-    of_gain, of_shift = torch.empty_like(rounded), torch.empty_like(rounded)
+    cast_gain = gain.to(x.dtype)
+    of_gain, of_shift = torch.empty_like(cast_gain), torch.empty_like(cast_gain)
     torch.ops.aten.native_layer_norm_backward.out(
-        *(grad, x, [x.shape[-1]], *kept, rounded, rounded, [True, True, True]),
+        *(grad, x, [x.shape[-1]], *residuals, cast_gain, cast_gain, [True, True, True]),
         **{"out0": into[0], "out1": of_gain, "out2": of_shift},
     )
     into[1].add_(of_gain)
@@ -296,25 +294,25 @@ def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple
         maximum, (c, h) int64, and the mean and deviation of the norm.
     """
     sums = x.new_zeros(len(shares), *x.shape[1:], dtype=torch.float32)
-    largest, kept = x.new_full(x.shape[1:], -torch.inf, dtype=torch.float32), []
+    largest, residuals = x.new_full(x.shape[1:], -torch.inf, dtype=torch.float32), []
     place = torch.zeros_like(largest, dtype=torch.int64)
     for part in node_slices(x):
-        normed, *deviation = _norm(x[part], norm)
-        normed = normed.float()
-        sums.flatten(1).addmm_(shares[:, part], normed.flatten(1))
+        values, *deviation = _norm(x[part], norm)
+        values = values.float()
+        sums.flatten(1).addmm_(shares[:, part], values.flatten(1))
         if for_gradients:
-            highest, index = normed.max(dim=0)
+            highest, index = values.max(dim=0)
             place = torch.where(highest > largest, index + part.start, place)
-            kept.append(deviation)
+            residuals.append(deviation)
         else:
             # On a CPU, amax is several times faster than max.
-            highest = normed.amax(dim=0)
+            highest = values.amax(dim=0)
         largest = torch.maximum(highest, largest)
-    return sums, largest, place, *(torch.cat(of_parts) for of_parts in zip(*kept, strict=True))
+    return sums, largest, place, *(torch.cat(of_parts) for of_parts in zip(*residuals, strict=True))
 
 
 def pool_backward(
-    grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, kept: Sequence[Tensor]
+    grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, residuals: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, gain and shift.
 
@@ -323,9 +321,9 @@ def pool_backward(
         x: (n, c, h) nodes.
         gain: (h,) gain of the norm.
         shares: (p, n) float32 weights of the nodes.
-        kept: Further results of `pool`.
+        residuals: Further results of `pool`.
     """
-    (of_sums, of_largest), (place, *deviation) = grads, kept
+    (of_sums, of_largest), (place, *deviation) = grads, residuals
     grad_x, sums = torch.empty_like(x), (torch.zeros_like(gain), torch.zeros_like(gain))
     for part in node_slices(x):
         grad = (shares[:, part].T @ of_sums.flatten(1)).view(-1, *x.shape[1:])

@@ -40,14 +40,7 @@ N_NUMERIC = MINOR_TO_MAJOR.start
 
 
 def instance_norm(x: Tensor) -> Tensor:
-    """Normalise each config's channels to mean 0 and variance 1 over the nodes of the graph.
-
-    Args:
-        x: (c, n, h) nodes.
-
-    Returns:
-        (c, n, h).
-    """
+    """Normalise the channels of x, (c, n, h), to mean 0 and variance 1 over the nodes."""
     variance, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
     return (x - mean) * torch.rsqrt(variance + NORM_EPSILON)
 
@@ -152,11 +145,7 @@ class Tgraph(LayoutNetwork):
         self.head = nn.Linear(width, 1)
 
     def edges(self, inputs: LayoutInputs) -> Tensor:
-        """Return the edges that the winners' pruning keeps, which touch a configurable node.
-
-        Returns:
-            (2, e) int64 edges.
-        """
+        """Return the edges, (2, e), of the winners' pruning, which touch a configurable node."""
         edge_index = inputs.neighbours.edge_index
         configurable = edge_index.new_zeros(len(inputs.opcode), dtype=torch.bool)
         configurable[inputs.config_ids] = True

@@ -8,8 +8,8 @@ warps of a program wait for each other.
 Widths (h, a, and the tile sizes in capitals) are constants at compile time, because wide loads need
 a known alignment. Counts (n, c, rows) are arguments, so a new graph needs no compilation.
 
-Shapes: n nodes, c configs, h channels, a squeezed channels. H, C and A are h, c and a rounded up to
-a power of two.
+Shapes: n nodes, c configs, h channels, a bottleneck channels. H, C and A are h, c and a rounded up
+to a power of two.
 """
 
 import triton
@@ -104,7 +104,7 @@ def norm_backward(
 
 @triton.jit(do_not_specialize=["n_in", "n_out", "c"])
 def sparse_rows(
-    starts, columns, values, x, added, out, n_in, n_out, c,
+    starts, columns, values, x, addend, out, n_in, n_out, c,
     h: tl.constexpr, parts_in: tl.constexpr, parts_out: tl.constexpr, added_stride: tl.constexpr,
     B: tl.constexpr,
 ):  # fmt: skip
@@ -113,7 +113,7 @@ def sparse_rows(
     place = tl.program_id(1) * B + tl.arange(0, B)
     inside = place < c * h
     config, channel = place // h, place % h
-    total = tl.load(added + row * added_stride + channel, mask=inside, other=0.0).to(tl.float32)
+    total = tl.load(addend + row * added_stride + channel, mask=inside, other=0.0).to(tl.float32)
     first, last = tl.load(starts + row), tl.load(starts + row + 1)
     for index in range(first, last):
         column = tl.load(columns + index)
@@ -151,33 +151,34 @@ def squeeze(
     inside = (row < n_rows)[:, None] & (channel < h)[None, :]
     value = tl.load(y + row[:, None] * h + channel[None, :], mask=inside, other=0.0).to(tl.float32)
     inner = _gelu(value).to(y.dtype.element_ty)
-    known = (channel < h)[:, None] & (unit < a)[None, :]
-    weight = tl.load(w1 + unit[None, :] * h + channel[:, None], mask=known, other=0.0)
+    weight_mask = (channel < h)[:, None] & (unit < a)[None, :]
+    weight = tl.load(w1 + unit[None, :] * h + channel[:, None], mask=weight_mask, other=0.0)
     bias = tl.load(b1 + unit, mask=unit < a, other=0.0).to(tl.float32)
     result = tl.maximum(tl.dot(inner, weight, input_precision="ieee") + bias[None, :], 0.0)
-    wanted = (row < n_rows)[:, None] & (unit < a)[None, :]
+    mask = (row < n_rows)[:, None] & (unit < a)[None, :]
     at = row[:, None] * a + unit[None, :]
-    tl.store(out + at, result.to(out.dtype.element_ty), mask=wanted)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _gated(
-    y, squeezed, w2, b2, row, channel, valid, h: tl.constexpr, a: tl.constexpr, A: tl.constexpr
+def _channel_gate(
+    y, bottleneck, w2, b2, row, channel, valid, h: tl.constexpr, a: tl.constexpr, A: tl.constexpr
 ):
-    # Return gelu(y) and the opened gate. If a is 0, `y` is gelu(y) and `squeezed` the closed gate.
-    some = channel < h
-    inside = valid[:, None] & some[None, :]
+    # Return gelu(y) and the gate. If a is 0, `y` is gelu(y) and `bottleneck` is the gate before its
+    # sigmoid.
+    channel_mask = channel < h
+    inside = valid[:, None] & channel_mask[None, :]
     at = row[:, None] * h + channel[None, :]
     inner = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
     if a == 0:
-        gate = tl.load(squeezed + at, mask=inside, other=0.0).to(tl.float32)
+        gate = tl.load(bottleneck + at, mask=inside, other=0.0).to(tl.float32)
     else:
         unit = tl.arange(0, A)
-        wanted = valid[:, None] & (unit < a)[None, :]
-        small = tl.load(squeezed + row[:, None] * a + unit[None, :], mask=wanted, other=0.0)
-        known = (unit < a)[:, None] & some[None, :]
-        weight = tl.load(w2 + channel[None, :] * a + unit[:, None], mask=known, other=0.0)
-        bias = tl.load(b2 + channel, mask=some, other=0.0).to(tl.float32)
+        mask = valid[:, None] & (unit < a)[None, :]
+        small = tl.load(bottleneck + row[:, None] * a + unit[None, :], mask=mask, other=0.0)
+        weight_mask = (unit < a)[:, None] & channel_mask[None, :]
+        weight = tl.load(w2 + channel[None, :] * a + unit[:, None], mask=weight_mask, other=0.0)
+        bias = tl.load(b2 + channel, mask=channel_mask, other=0.0).to(tl.float32)
         gate = tl.dot(small, weight, input_precision="ieee") + bias[None, :]
         inner = _gelu(inner)
     return inner, 1 / (1 + tl.exp(-gate))
@@ -195,7 +196,7 @@ def _softmax(logits, inside):
 
 @triton.jit(do_not_specialize=["c"])
 def attend(
-    y, squeezed, w2, b2, sharpness, out, c,
+    y, bottleneck, w2, b2, sharpness, out, c,
     h: tl.constexpr, a: tl.constexpr, C: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
     """Compute [u, u · w] of u = gelu(y) · gate, for all configs of B channels of one node."""
@@ -203,8 +204,8 @@ def attend(
     channel = tl.program_id(1) * B + tl.arange(0, B)
     row = tl.program_id(0).to(tl.int64) * c + config
     inside = (config < c)[:, None] & (channel < h)[None, :]
-    inner, opened = _gated(y, squeezed, w2, b2, row, channel, config < c, h, a, A)
-    message = inner * opened
+    inner, gate = _channel_gate(y, bottleneck, w2, b2, row, channel, config < c, h, a, A)
+    message = inner * gate
     weight = _softmax(message * tl.load(sharpness), inside) * c
     at = row[:, None] * 2 * h + channel[None, :]
     tl.store(out + at, message.to(out.dtype.element_ty), mask=inside)
@@ -213,7 +214,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["c"])
 def attend_backward(
-    grad, y, squeezed, w2, b2, sharpness, of_inner, of_gate, slopes, c,
+    grad, y, bottleneck, w2, b2, sharpness, of_inner, of_gate, slopes, c,
     h: tl.constexpr, a: tl.constexpr, C: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
     """Map the gradient of [u, u · w] to those of gelu(y), as a factor of u, and of the gate.
@@ -224,8 +225,8 @@ def attend_backward(
     channel = tl.program_id(1) * B + tl.arange(0, B)
     row = tl.program_id(0).to(tl.int64) * c + config
     inside = (config < c)[:, None] & (channel < h)[None, :]
-    inner, opened = _gated(y, squeezed, w2, b2, row, channel, config < c, h, a, A)
-    message, sharp = inner * opened, tl.load(sharpness)
+    inner, gate = _channel_gate(y, bottleneck, w2, b2, row, channel, config < c, h, a, A)
+    message, sharp = inner * gate, tl.load(sharpness)
     share = _softmax(message * sharp, inside)
     at = row[:, None] * 2 * h + channel[None, :]
     of_weighed = tl.load(grad + at + h, mask=inside, other=0.0).to(tl.float32) * c
@@ -234,16 +235,16 @@ def attend_backward(
     slope = tl.sum(tl.sum(of_logits * message, axis=1), axis=0)
     tl.store(slopes + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), slope)
     of_message = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-    of_message = (of_message + of_weighed * share + of_logits * sharp) * opened
+    of_message = (of_message + of_weighed * share + of_logits * sharp) * gate
     at = row[:, None] * h + channel[None, :]
     tl.store(of_inner + at, of_message.to(of_inner.dtype.element_ty), mask=inside)
-    of_opened = of_message * inner * (1 - opened)
+    of_opened = of_message * inner * (1 - gate)
     tl.store(of_gate + at, of_opened.to(of_gate.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["n_rows", "per_program"])
 def gate_backward(
-    of_inner, of_gate, y, squeezed, w1, w2, of_y, of_w1, of_b1, of_w2, of_b2, n_rows, per_program,
+    of_inner, of_gate, y, bottleneck, w1, w2, of_y, of_w1, of_b1, of_w2, of_b2, n_rows, per_program,
     h: tl.constexpr, a: tl.constexpr, R: tl.constexpr, H: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
     """Map the gradients of gelu(y), as a factor, and of the gate to the gradient of y.
@@ -252,9 +253,9 @@ def gate_backward(
     """
     program = tl.program_id(0)
     channel, unit = tl.arange(0, H), tl.arange(0, A)
-    known = (channel < h)[:, None] & (unit < a)[None, :]
+    weight_mask = (channel < h)[:, None] & (unit < a)[None, :]
     at_second = channel[:, None] * a + unit[None, :]
-    second = tl.load(w2 + at_second, mask=known, other=0.0)  # (h, a)
+    second = tl.load(w2 + at_second, mask=weight_mask, other=0.0)  # (h, a)
     at_first = unit[:, None] * h + channel[None, :]
     known_first = (unit < a)[:, None] & (channel < h)[None, :]
     first = tl.load(w1 + at_first, mask=known_first, other=0.0)  # (a, h)
@@ -265,16 +266,16 @@ def gate_backward(
         row = program.to(tl.int64) * per_program + place
         valid = (place < per_program) & (row < n_rows)
         inside = valid[:, None] & (channel < h)[None, :]
-        wanted = valid[:, None] & (unit < a)[None, :]
+        mask = valid[:, None] & (unit < a)[None, :]
         at = row[:, None] * h + channel[None, :]
-        opened = tl.load(of_gate + at, mask=inside, other=0.0)
-        small = tl.load(squeezed + row[:, None] * a + unit[None, :], mask=wanted, other=0.0)
-        of_small = tl.dot(opened, second, input_precision="ieee")
+        gate_grad = tl.load(of_gate + at, mask=inside, other=0.0)
+        small = tl.load(bottleneck + row[:, None] * a + unit[None, :], mask=mask, other=0.0)
+        of_small = tl.dot(gate_grad, second, input_precision="ieee")
         of_small = tl.where(small > 0, of_small, 0.0)
         sum_b1 += of_small
         of_small = of_small.to(y.dtype.element_ty)
-        sum_b2 += opened.to(tl.float32)
-        sum_second += tl.dot(tl.trans(opened), small, input_precision="ieee")
+        sum_b2 += gate_grad.to(tl.float32)
+        sum_second += tl.dot(tl.trans(gate_grad), small, input_precision="ieee")
         value = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
         power = tl.exp(-0.5 * value * value)
         below = _normal_cdf(value, power)
@@ -285,14 +286,14 @@ def gate_backward(
         total *= below + value * DENSITY * power
         tl.store(of_y + at, total.to(of_y.dtype.element_ty), mask=inside)
     tl.store(of_w1 + program * a * h + at_first, sum_first, mask=known_first)
-    tl.store(of_w2 + program * a * h + at_second, sum_second, mask=known)
+    tl.store(of_w2 + program * a * h + at_second, sum_second, mask=weight_mask)
     tl.store(of_b1 + program * a + unit, tl.sum(sum_b1, axis=0), mask=unit < a)
     tl.store(of_b2 + program * h + channel, tl.sum(sum_b2, axis=0), mask=channel < h)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
 def project(
-    x, joined, weight, bias, out, n_rows,
+    x, attention, weight, bias, out, n_rows,
     h: tl.constexpr, k: tl.constexpr, R: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Compute out = x + W joined + bias for R of (n_rows, k) rows."""
@@ -302,10 +303,10 @@ def project(
     for start in range(0, k, K):
         at = start + tl.arange(0, K)
         inside = (row < n_rows)[:, None] & (at < k)[None, :]
-        left = tl.load(joined + row[:, None] * k + at[None, :], mask=inside, other=0.0)
-        known = (at < k)[:, None] & (channel < h)[None, :]
-        right = tl.load(weight + channel[None, :] * k + at[:, None], mask=known, other=0.0)
-        total = tl.dot(left, right, total, input_precision="ieee")
+        lhs = tl.load(attention + row[:, None] * k + at[None, :], mask=inside, other=0.0)
+        weight_mask = (at < k)[:, None] & (channel < h)[None, :]
+        rhs = tl.load(weight + channel[None, :] * k + at[:, None], mask=weight_mask, other=0.0)
+        total = tl.dot(lhs, rhs, total, input_precision="ieee")
     total += tl.load(bias + channel, mask=channel < h, other=0.0).to(tl.float32)[None, :]
     inside = (row < n_rows)[:, None] & (channel < h)[None, :]
     at = row[:, None] * h + channel[None, :]
@@ -332,18 +333,18 @@ def pool(
         inside = valid[:, None] & (channel < h)[None, :]
         row = node.to(tl.int64) * c + config
         value = tl.load(x + row[:, None] * h + channel[None, :], mask=inside, other=0.0)
-        normed, centre, inverse = _norm_of(value.to(tl.float32), by, plus, eps, inside, h)
+        result, centre, inverse = _norm_of(value.to(tl.float32), by, plus, eps, inside, h)
         tl.store(mean + row, centre, mask=valid)
         tl.store(rstd + row, inverse, mask=valid)
-        wanted = (share < n_shares)[:, None] & valid[None, :]
-        weight = tl.load(shares + share[:, None] * n + node[None, :], mask=wanted, other=0.0)
-        total += weight[:, :, None] * normed[None, :, :]
-        higher = valid[:, None] & (normed > top)
+        mask = (share < n_shares)[:, None] & valid[None, :]
+        weight = tl.load(shares + share[:, None] * n + node[None, :], mask=mask, other=0.0)
+        total += weight[:, :, None] * result[None, :, :]
+        higher = valid[:, None] & (result > top)
         where = tl.where(higher, node[:, None], where)
-        top = tl.where(higher, normed, top)
+        top = tl.where(higher, result, top)
     at = ((program * n_shares + share[:, None]) * c + config) * h + channel[None, :]
-    wanted = (share < n_shares)[:, None] & (channel < h)[None, :]
-    tl.store(sums + at, tl.sum(total, axis=1), mask=wanted)
+    mask = (share < n_shares)[:, None] & (channel < h)[None, :]
+    tl.store(sums + at, tl.sum(total, axis=1), mask=mask)
     highest = tl.max(top, axis=0)
     first = tl.min(tl.where(top == highest[None, :], where, n), axis=0)
     at = (program * c + config) * h + channel
@@ -363,23 +364,25 @@ def pool_backward(
     """
     config, program = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, H)
-    some = channel < h
-    by = tl.load(gain + channel, mask=some, other=0.0)[None, :]
-    own = config * h + channel
-    peak = tl.load(of_largest + own, mask=some, other=0.0)
-    where = tl.load(place + own, mask=some, other=0)
+    channel_mask = channel < h
+    by = tl.load(gain + channel, mask=channel_mask, other=0.0)[None, :]
+    slot = config * h + channel
+    peak = tl.load(of_largest + slot, mask=channel_mask, other=0.0)
+    where = tl.load(place + slot, mask=channel_mask, other=0)
     sum_gain, sum_shift = tl.zeros([R, H], tl.float32), tl.zeros([R, H], tl.float32)
     for start in range(0, per_program, R):
         step = start + tl.arange(0, R)
         node = program * per_program + step
         valid = (step < per_program) & (node < n)
-        inside = valid[:, None] & some[None, :]
+        inside = valid[:, None] & channel_mask[None, :]
         row = node.to(tl.int64) * c + config
         at = row[:, None] * h + channel[None, :]
         grad = tl.where(node[:, None] == where[None, :], peak[None, :], 0.0)
         for share in tl.static_range(n_shares):
             weight = tl.load(shares + share * n + node, mask=valid, other=0.0)
-            of_sum = tl.load(of_sums + (share * c + config) * h + channel, mask=some, other=0.0)
+            of_sum = tl.load(
+                of_sums + (share * c + config) * h + channel, mask=channel_mask, other=0.0
+            )
             grad += weight[:, None] * of_sum[None, :]
         grad = tl.where(inside, grad, 0.0)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -390,5 +393,5 @@ def pool_backward(
         sum_gain += grad * unit
         sum_shift += grad
     part = (program * c + config) * h + channel
-    tl.store(of_gain + part, tl.sum(sum_gain, axis=0), mask=some)
-    tl.store(of_shift + part, tl.sum(sum_shift, axis=0), mask=some)
+    tl.store(of_gain + part, tl.sum(sum_gain, axis=0), mask=channel_mask)
+    tl.store(of_shift + part, tl.sum(sum_shift, axis=0), mask=channel_mask)

@@ -65,9 +65,9 @@ class ReceptiveField(OnDevice):
     """The nodes that configs change."""
 
     rings: tuple[Ring, ...]  # one per block, empty without a configurable node
-    reached: Tensor  # (a,) int64 ascending, the nodes that vary after the last block
+    varying: Tensor  # (a,) int64 ascending, the nodes that vary after the last block
     constant: Tensor  # (n - a,) int64 ascending, all others
-    configurable: Tensor  # (k,) int64 positions of the configurable nodes in `reached`
+    configurable: Tensor  # (k,) int64 positions of the configurable nodes in `varying`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class SegmentedGraph(ConfigInputs):
     segments: tuple[Segment, ...]
 
 
-def segmented(
+def cut_graph(
     graph: LayoutGraph,
     *,
     read: Callable[[LayoutGraph], LayoutInputs],
@@ -104,8 +104,8 @@ def segmented(
         read: Result of `layout_reader`.
         depth: Number of blocks of the network.
     """
-    whole = read(graph)
-    edges, config_ids, n_nodes = whole.neighbours.edge_index, whole.config_ids, len(whole.opcode)
+    inputs = read(graph)
+    edges, config_ids, n_nodes = inputs.neighbours.edge_index, inputs.config_ids, len(inputs.opcode)
     parts, segments = cut(n_nodes, segment_nodes), []
     for part in parts:
         inside = within(part, edges).all(dim=1)
@@ -113,28 +113,23 @@ def segmented(
         varying, size = config_ids[columns] - part.start, part.stop - part.start
         neighbours = SparseAggregation(edges[inside] - part.start, size, varying=varying)
         segment = Segment(
-            node_feat=whole.node_feat[part],
-            opcode=whole.opcode[part],
-            layout=whole.layout[part],
+            node_feat=inputs.node_feat[part],
+            opcode=inputs.opcode[part],
+            layout=inputs.layout[part],
             config_ids=varying,
             neighbours=neighbours,
-            vectors=whole.vectors,
+            vectors=inputs.vectors,
             columns=columns,
             reach=receptive_field(neighbours, depth),
             of_graph=(n_nodes, len(parts), max(1, len(config_ids))),
         )
         segments.append(segment)
-    configs = {field.name: getattr(whole, field.name) for field in fields(ConfigInputs)}
+    configs = {field.name: getattr(inputs, field.name) for field in fields(ConfigInputs)}
     return SegmentedGraph(**configs, segments=tuple(segments))
 
 
 def within(part: slice, nodes: Tensor) -> Tensor:
-    """Mark the nodes of a part.
-
-    Args:
-        part: Range of nodes.
-        nodes: Positions of nodes, of any shape.
-    """
+    """Mark the nodes of a part among positions of any shape."""
     return (nodes >= part.start) & (nodes < part.stop)
 
 
@@ -156,15 +151,15 @@ def receptive_field(neighbours: SparseAggregation, depth: int) -> ReceptiveField
     """
     n_nodes, config_ids = neighbours.n_nodes, neighbours.varying.numpy()
     matrix = joint_matrix(neighbours.edge_index, n_nodes)
-    rings, reached = list[Ring](), config_ids
+    rings, varying = list[Ring](), config_ids
     for _ in range(depth if len(config_ids) else 0):
-        varies = np.isin(np.arange(n_nodes), reached)
+        varies = np.isin(np.arange(n_nodes), varying)
         after = np.flatnonzero((matrix != 0) @ np.tile(varies, 3))
-        rings.append(Ring(matrix, reached, after))
-        reached = after
+        rings.append(Ring(matrix, varying, after))
+        varying = after
     return ReceptiveField(
         rings=tuple(rings),
-        reached=torch.from_numpy(reached),
-        constant=torch.from_numpy(np.setdiff1d(np.arange(n_nodes), reached)),
-        configurable=torch.from_numpy(np.searchsorted(reached, config_ids)),
+        varying=torch.from_numpy(varying),
+        constant=torch.from_numpy(np.setdiff1d(np.arange(n_nodes), varying)),
+        configurable=torch.from_numpy(np.searchsorted(varying, config_ids)),
     )

@@ -25,7 +25,7 @@ from models.config.recipe import FeaturesConfig
 from models.layout.attention import CrossConfigAttention, log_sum_exp
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
 from models.layout.inputs import SparseAggregation, layout_reader
-from models.segments.cut import Ring, Segment, SegmentedGraph, segmented
+from models.segments.cut import Ring, Segment, SegmentedGraph, cut_graph
 from models.training.device import device_of
 
 N_POOLS = 3
@@ -47,34 +47,27 @@ class SegmentHead(nn.Module):
             nn.Linear(hidden, 1, bias=False),
         )
 
-    def mixed(self, pooled: Tensor) -> Tensor:
-        return nn.functional.gelu(self.mix(pooled))[None]
+    def hidden(self, embeddings: Tensor) -> Tensor:
+        return nn.functional.gelu(self.mix(embeddings))[None]
 
-    def normaliser(self, pooled: Tensor) -> Tensor | None:
-        """Return the attention's normaliser over all configs, or None without attention.
-
-        Args:
-            pooled: (c, 3h) embeddings of all configs.
-
-        Returns:
-            (1, 1, h).
-        """
+    def normaliser(self, embeddings: Tensor) -> Tensor | None:
+        """Return the attention's normaliser over all configs, (1, 1, h), if there is attention."""
         if self.configs is None:
             return None
-        total = log_sum_exp(self.mixed(pooled), self.configs.sharpness())
-        return total - math.log(len(pooled))
+        total = log_sum_exp(self.hidden(embeddings), self.configs.sharpness())
+        return total - math.log(len(embeddings))
 
-    def forward(self, pooled: Tensor, normaliser: Tensor | None = None) -> Tensor:
+    def forward(self, embeddings: Tensor, normaliser: Tensor | None = None) -> Tensor:
         """Score configs.
 
         Args:
-            pooled: (c, 3h) embeddings.
+            embeddings: (c, 3h) embeddings.
             normaliser: (1, 1, h) normaliser of all configs. None uses these configs.
 
         Returns:
             (c,) scores. A lower score means a faster config.
         """
-        y = self.mixed(pooled)
+        y = self.hidden(embeddings)
         if self.configs is not None:
             y = self.configs(y, normaliser)
         scores: Tensor = self.out(y[0]).squeeze(-1)
@@ -102,13 +95,9 @@ class SegmentSage(nn.Module):
     def reader(
         self, features: FeaturesConfig, scaler: NodeScaler
     ) -> Callable[[LayoutGraph], SegmentedGraph]:
-        """Return the function that cuts a graph into segments.
-
-        Args:
-            features: Table `features` of the recipe.
-        """
+        """Return the function that cuts a graph into segments, by the recipe's `features`."""
         return partial(
-            segmented,
+            cut_graph,
             read=layout_reader(features, scaler),
             segment_nodes=self.config.segment_nodes,
             depth=self.config.blocks,
@@ -151,22 +140,22 @@ class SegmentSage(nn.Module):
         return _shares(segment, total, highest, varying[reach.configurable].sum(dim=0))
 
     def forward(
-        self, segment: Segment, choices: Tensor, others: Tensor, weight: float
+        self, segment: Segment, choices: Tensor, other_sum: Tensor, weight: float
     ) -> tuple[Tensor, Tensor]:
         """Score configs by the live segment and the sum of the others.
 
         Args:
             segment: Live segment.
             choices: (c, k) int64 choices of the whole graph.
-            others: (c, 3h) or (1, 3h) sum over the other segments.
+            other_sum: (c, 3h) or (1, 3h) sum over the other segments.
             weight: Weight of the live segment.
 
         Returns:
             (c,) float32 scores, and the embedding of the live segment.
         """
         embedding = self.encode(segment, choices)
-        pooled = (others + weight * embedding).expand(len(choices), -1)
-        return self.head(pooled), embedding
+        embeddings = (other_sum + weight * embedding).expand(len(choices), -1)
+        return self.head(embeddings), embedding
 
     @torch.inference_mode()
     def score_all(
@@ -183,10 +172,10 @@ class SegmentSage(nn.Module):
         Returns:
             (c,) float32 scores. A lower score means a faster config.
         """
-        every = np.arange(len(graph.first))
-        pooled = embed_configs(self, graph, every, chunk_configs=chunk_configs)
-        normaliser = self.head.normaliser(pooled[: len(every) - graph.n_query_configs])
-        scores: NDArray[np.float32] = self.head(pooled, normaliser).float().cpu().numpy()
+        distinct = np.arange(len(graph.first))
+        embeddings = embed_configs(self, graph, distinct, chunk_configs=chunk_configs)
+        normaliser = self.head.normaliser(embeddings[: len(distinct) - graph.n_query_configs])
+        scores: NDArray[np.float32] = self.head(embeddings, normaliser).float().cpu().numpy()
         return scores[graph.group]
 
 
@@ -216,7 +205,7 @@ def embed_configs(
         (r, 3h).
     """
     if chunk_configs is None:
-        largest = max(len(segment.reach.reached) for segment in graph.segments)
+        largest = max(len(segment.reach.varying) for segment in graph.segments)
         bytes_per_config = max(1, largest) * model.config.hidden * 4
         chunk_configs = max(4, (model.config.inference_tensor_mib << 20) // bytes_per_config)
     device = device_of(model)
@@ -225,14 +214,14 @@ def embed_configs(
     for segment in graph.segments:
         if not segment.varies:
             base = base + model.encode(segment, no_choices)
-    pooled = base.repeat(len(distinct), 1)
+    embeddings = base.repeat(len(distinct), 1)
     for start in range(0, len(distinct), chunk_configs):
         rows = slice(start, start + chunk_configs)
         choices = graph.choices(distinct[rows])
         for segment in graph.segments:
             if segment.varies:
-                pooled[rows] += model.encode(segment, choices)
-    return pooled
+                embeddings[rows] += model.encode(segment, choices)
+    return embeddings
 
 
 def advance(
@@ -250,5 +239,5 @@ def advance(
     Returns:
         (n, 1, h) values, arbitrary for `ring.after`, and the (a, c, h) values of `ring.after`.
     """
-    moved = block(ring.join(shared, varying), block.aggregate_split(shared, varying, ring))
-    return block(shared, block.aggregate(shared, neighbours)), moved
+    next_varying = block(ring.join(shared, varying), block.aggregate_split(shared, varying, ring))
+    return block(shared, block.aggregate(shared, neighbours)), next_varying

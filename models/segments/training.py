@@ -17,13 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from data.graph_store.stored_graph import read_layout
-from data.graphs.graph import distinct_configs
-from data.tree import GraphFile
-from features.pruning import prune_layout_graph
 from models.graph_task import SampledGraphs, begin_layout_network, draw, torch_for
 from models.registry import TrainJob
-from models.segments.cut import Segment, SegmentedGraph, cut, within
+from models.segments.cut import Segment, SegmentedGraph
 from models.segments.network import SegmentSage, embed_configs
 from models.training.device import device_of
 from models.training.loop import CHECKPOINT, StepLoss, fit, save_network
@@ -32,7 +28,7 @@ from models.training.losses import LOSSES
 HEAD_FOLDER = "head"
 
 
-def segment_weights(live: int, kept: NDArray[np.bool_], keep_stale: float) -> NDArray[np.float64]:
+def segment_weights(live: int, mask: NDArray[np.bool_], keep_stale: float) -> NDArray[np.float64]:
     """Return the weight of each segment's embedding in the graph's sum.
 
     This is stale embedding dropout, and the sum is unbiased. The live segment is drawn uniformly
@@ -42,14 +38,14 @@ def segment_weights(live: int, kept: NDArray[np.bool_], keep_stale: float) -> ND
 
     Args:
         live: Position of the segment that carries gradients.
-        kept: (s,) mask of the segments to use.
+        mask: (s,) True for the segments to use.
         keep_stale: Probability p.
 
     Returns:
         (s,) float64 weights.
     """
-    weights = kept.astype(np.float64)
-    weights[live] = keep_stale + (1 - keep_stale) * len(kept)
+    weights = mask.astype(np.float64)
+    weights[live] = keep_stale + (1 - keep_stale) * len(mask)
     return weights
 
 
@@ -57,8 +53,7 @@ class SegmentHistory(nn.Module):
     """The last embeddings of segments, for a fixed pool of configs of each graph.
 
     The table is a buffer, so it is in checkpoints. An embedding takes 768 bytes at h = 64.
-    `entries` has the number of embeddings of each segment of each graph: the size of the pool, or 1
-    for segments that configs do not change.
+    `entries` has the number of embeddings of each segment of each graph, by `n_embeddings`.
     """
 
     def __init__(self, entries: Sequence[Sequence[int]], width: int) -> None:
@@ -71,19 +66,19 @@ class SegmentHistory(nn.Module):
         self.register_buffer("values", torch.zeros(ends[-1], width))
         self.register_buffer("known", torch.zeros(ends[-1], dtype=torch.bool))
 
-    def rows(self, graph: int, segment: int, pooled: Tensor) -> Tensor:
+    def rows(self, graph: int, segment: int, positions: Tensor) -> Tensor:
         """Return the rows of a segment's embeddings, on the device of the table.
 
         Args:
             graph: Position of the graph.
             segment: Position of the segment.
-            pooled: (c,) positions of configs in the pool, on the CPU.
+            positions: (c,) positions of configs in the pool, on the CPU.
 
         Returns:
             (c,) rows, or (1,) if configs do not change the segment.
         """
         start, count = self.places[graph][segment]
-        rows = start + pooled if count > 1 else torch.tensor([start])
+        rows = start + positions if count > 1 else torch.tensor([start])
         return rows.to(self.values.device)
 
     def write(self, rows: Tensor, embeddings: Tensor) -> None:
@@ -109,7 +104,7 @@ class PooledGraphs(SampledGraphs[SegmentedGraph], ABC):
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
         """Return the loss, (), of a sample of a graph's pool."""
 
-    def sampled(
+    def draw_sample(
         self, index: int, rng: np.random.Generator
     ) -> tuple[SegmentedGraph, NDArray[np.int64], NDArray[np.int64]]:
         # The graph, its pool of distinct configs (p,), and positions in the pool (c,).
@@ -130,18 +125,18 @@ class SegmentTask(PooledGraphs):
     history: SegmentHistory
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        graph, pool, sample = self.sampled(index, rng)
+        graph, pool, sample = self.draw_sample(index, rng)
         positions = torch.from_numpy(sample)
         choices = graph.choices(pool[sample])
         weights, live, stalest = self._draw_segments(graph, rng)
-        others = torch.zeros(1, self.net.width, device=device_of(self.net))
+        other_sum = torch.zeros(1, self.net.width, device=device_of(self.net))
         for number in np.flatnonzero(weights).tolist():
             if number != live:
                 rows = self.history.rows(index, number, positions)
                 if number == stalest:
                     self.history.known[rows] = False
-                others = others + self._recall(graph.segments[number], rows, choices)
-        scores, embedding = model(graph.segments[live], choices, others, float(weights[live]))
+                other_sum = other_sum + self._recall(graph.segments[number], rows, choices)
+        scores, embedding = model(graph.segments[live], choices, other_sum, float(weights[live]))
         self.history.write(self.history.rows(index, live, positions), embedding)
         return LOSSES[self.config.loss](scores, graph.runtimes(pool[sample]))
 
@@ -152,9 +147,9 @@ class SegmentTask(PooledGraphs):
         varies = np.array([segment.varies for segment in graph.segments])
         varying, constant = np.flatnonzero(varies), np.flatnonzero(~varies)
         live = int(rng.integers(len(varying)))
-        kept = rng.random(len(varying)) < self.config.keep_stale
+        mask = rng.random(len(varying)) < self.config.keep_stale
         weights = np.ones(len(varies))
-        weights[varying] = segment_weights(live, kept, self.config.keep_stale)
+        weights[varying] = segment_weights(live, mask, self.config.keep_stale)
         stalest = int(rng.choice(constant)) if len(constant) else None
         return weights, int(varying[live]), stalest
 
@@ -174,11 +169,12 @@ class HeadTask(PooledGraphs):
     embeddings: dict[int, Tensor] = field(default_factory=dict)  # (p, 3h) by graph
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        graph, pool, sample = self.sampled(index, rng)
+        graph, pool, sample = self.draw_sample(index, rng)
         if index not in self.embeddings:
             self.embeddings[index] = embed_configs(self.net, graph, pool)
-        pooled = self.embeddings[index]
-        scores = model(pooled[torch.from_numpy(sample).to(pooled.device)])  # `model` is the head
+        of_pool = self.embeddings[index]
+        # `model` is the head.
+        scores = model(of_pool[torch.from_numpy(sample).to(of_pool.device)])
         return LOSSES[self.config.loss](scores, graph.runtimes(pool[sample]))
 
 
@@ -187,7 +183,8 @@ def train(job: TrainJob, network: type[SegmentSage]) -> None:
     with torch_for(job, network) as (config, device):
         model, scaler, inputs = begin_layout_network(job, network, job.files, device)
         graphs = tuple(job.files), inputs, config, job.seed, model
-        model.history = SegmentHistory([_entries(job, file) for file in job.files], model.width)
+        entries = [n_embeddings(inputs(file), config.table_configs) for file in job.files]
+        model.history = SegmentHistory(entries, model.width)
         fit(model, SegmentTask(*graphs, model.history), config.training, job, device)
         # Only training needs the history.
         model.history = None
@@ -199,10 +196,7 @@ def train(job: TrainJob, network: type[SegmentSage]) -> None:
     (job.run_dir / HEAD_FOLDER / CHECKPOINT).unlink(missing_ok=True)
 
 
-def _entries(job: TrainJob, file: GraphFile) -> list[int]:
-    config, graph = job.recipe.segment_sage, read_layout(file)
-    pruned = prune_layout_graph(graph, rule=job.recipe.features.prune)
-    pool = min(config.table_configs, len(distinct_configs(graph)[0]))
-    config_ids = torch.from_numpy(pruned.config_ids)
-    parts = cut(len(pruned.kept), config.segment_nodes)
-    return [pool if within(part, config_ids).any() else 1 for part in parts]
+def n_embeddings(graph: SegmentedGraph, table_configs: int) -> list[int]:
+    """Count the stored embeddings of each segment: those of a pool, or 1 if it does not vary."""
+    n_pooled = min(table_configs, len(graph.first))
+    return [n_pooled if segment.varies else 1 for segment in graph.segments]

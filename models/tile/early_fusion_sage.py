@@ -84,11 +84,7 @@ def with_neighbours(x: Tensor, edges: Tensor) -> Tensor:
 
 
 def normalised_relu(x: Tensor) -> Tensor:
-    """Return y / |y| with y = leaky_relu(x) along the last axis, in float32.
-
-    Args:
-        x: (…, h) tensor.
-    """
+    """Return y / |y| with y = leaky_relu(x) along the last axis, in float32."""
     y = F.leaky_relu(x.float())
     # The summand avoids a division by 0.
     return y * torch.rsqrt(y.square().sum(dim=-1, keepdim=True) + 1e-24)

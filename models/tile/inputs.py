@@ -15,7 +15,7 @@ from features.padding import layout_symbols, minor_to_major, node_features
 from features.scaling import NodeScaler
 from features.statistics.configs import statistics_of
 from models.config.networks import TileGnnConfig
-from models.training.device import OnDevice, sent
+from models.training.device import OnDevice, send
 
 
 class ConfigScaler(nn.Module):
@@ -29,11 +29,7 @@ class ConfigScaler(nn.Module):
         self.register_buffer("factor", torch.ones(n_columns))
 
     def fit(self, statistics: Iterable[NDArray[np.float32]]) -> None:
-        """Learn from train kernels, which have equal weight.
-
-        Args:
-            statistics: (c, f) statistics of each kernel.
-        """
+        """Learn from the statistics, (c, f) each, of train kernels, which have equal weight."""
         tables = (table.astype(np.float64) for table in statistics)
         sums = [(table.mean(axis=0), np.square(table).mean(axis=0)) for table in tables]
         mean, mean_square = np.mean(sums, axis=0)  # (f,) each
@@ -65,27 +61,18 @@ class TileInputs(OnDevice):
     runtime: NDArray[np.float64]  # (c,) relative to the default config, 0 if withheld
 
     def write_statistics(self, rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        """Write all statistics of some configs.
-
-        Args:
-            rows: (r,) rows of configs.
-            out: (r, f) result.
-        """
+        """Write all statistics of the configs in `rows`, (r,), to `out`, (r, f)."""
         out[:] = self.first
         out[:, self.varying] = self.statistics[rows]
 
     def config_columns(self) -> NDArray[np.float32]:
         """Return the columns of all configs before scaling, (c, f) or (c, 2f)."""
-        whole = np.empty((len(self.runtime), len(self.first)), np.float32)
-        self.write_statistics(np.arange(len(whole)), whole)
-        return relative_too(torch.from_numpy(whole), torch.from_numpy(self.mean)).numpy()
+        table = np.empty((len(self.runtime), len(self.first)), np.float32)
+        self.write_statistics(np.arange(len(table)), table)
+        return relative_too(torch.from_numpy(table), torch.from_numpy(self.mean)).numpy()
 
     def only(self, rows: NDArray[np.int64]) -> Self:
-        """Return the kernel with only some configs and the same mean.
-
-        Args:
-            rows: (r,) rows of configs.
-        """
+        """Return the kernel with only the configs in `rows`, (r,), and the same mean."""
         return replace(self, statistics=self.statistics[rows], runtime=self.runtime[rows])
 
 
@@ -107,18 +94,14 @@ def relative_too(statistics: Tensor, mean: Tensor) -> Tensor:
 def tile_inputs(
     graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler, padding: str = "zero"
 ) -> TileInputs:
-    """Scale a kernel's nodes, and compute its configs' statistics.
-
-    Args:
-        padding: Padding of the node features, for `node_features`.
-    """
-    scaled = nodes(node_features(graph, padding))
-    scaled[:, MINOR_TO_MAJOR] = 0
+    """Scale a kernel's nodes, and compute its configs' statistics."""
+    node_feat = nodes(node_features(graph, padding))
+    node_feat[:, MINOR_TO_MAJOR] = 0
     statistics = statistics_of(graph, config.statistics)(np.arange(graph.n_configs))
     varying = np.flatnonzero((statistics != statistics[0]).any(axis=0))
     mean = statistics.mean(axis=0, dtype=np.float64, keepdims=True)
     return TileInputs(
-        node_feat=scaled,
+        node_feat=node_feat,
         opcode=graph.node_opcode.astype(np.int64),
         layout=layout_symbols(minor_to_major(graph.node_feat)),
         edge_index=np.ascontiguousarray(graph.edge_index[:, ::-1].T),
@@ -191,6 +174,6 @@ def join(
         "statistics": statistics,
         "mean": np.stack([kernel.mean for kernel in kernels]),
     }
-    tensors = dict(zip(arrays, sent([*arrays.values()], scaler.shift.device), strict=True))
+    tensors = dict(zip(arrays, send([*arrays.values()], scaler.shift.device), strict=True))
     columns = relative_too(tensors.pop("statistics"), tensors.pop("mean"))
     return TileBatch(**tensors, config_feat=scaler(columns))

@@ -33,11 +33,7 @@ class LateFusionSage(TileNetwork):
         self.head = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, 1, bias=False))
 
     def encode(self, batch: TileBatch) -> Tensor:
-        """Encode each kernel's graph.
-
-        Returns:
-            (g, h) float32.
-        """
+        """Encode each kernel's graph, (g, h) float32."""
         x = self.node(self.embed_nodes(batch)).float()  # (n, h)
         for norm, convolution in zip(self.graph_norms, self.graph_blocks, strict=True):
             x = x + nn.functional.gelu(convolution(norm(x), batch.edge_index, batch.n_operands))

@@ -61,19 +61,11 @@ class TileNetwork(nn.Module, ABC):
     def reader(
         self, features: FeaturesConfig, scaler: NodeScaler
     ) -> Callable[[TileGraph], TileInputs]:
-        """Return the function that computes the inputs of a kernel.
-
-        Args:
-            features: Table `features` of the recipe.
-        """
+        """Return the function that computes the inputs of a kernel, by the recipe's `features`."""
         return partial(tile_inputs, config=self.config, nodes=scaler, padding=features.padding)
 
     def embed_nodes(self, batch: TileBatch) -> Tensor:
-        """Join the numbers, opcode and layout of all kernels' nodes.
-
-        Returns:
-            (n, w) float32.
-        """
+        """Join the numbers, opcode and layout of all kernels' nodes, (n, w) float32."""
         parts = [batch.node_feat, self.opcode(batch.opcode), self.layout(batch.layout).flatten(1)]
         return torch.cat(parts, dim=1)
 
@@ -94,19 +86,11 @@ class TileNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: TileBatch) -> Tensor:
-        """Score all configs of a batch.
-
-        Returns:
-            (g, r) float32 scores. A lower score means a faster config.
-        """
+        """Score all configs of a batch, (g, r) float32. A lower score means a faster config."""
 
     @torch.inference_mode()
     def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
-        """Score every config of one kernel, in chunks of `chunk_for` configs.
-
-        Returns:
-            (c,) float32 scores.
-        """
+        """Score every config of one kernel, (c,) float32, in chunks of `chunk_for` configs."""
         n_configs, step = len(inputs.runtime), self.chunk_for(inputs)
         chunks = np.split(np.arange(n_configs), range(step, n_configs, step))
         batches = (join([inputs], [rows], self.config_scaler) for rows in chunks)
@@ -128,8 +112,9 @@ class TileTask(HeldOutGraphs[TileInputs]):
     def step_loss(self, model: Any, step: int, rng: np.random.Generator) -> StepLoss:
         indices = self.graphs_of(step)
         kernels = [self.inputs(self.files[index]) for index in indices]
-        learned = (self.held_out.configs(len(kernel.runtime), judged=False) for kernel in kernels)
-        rows = [rng.permutation(part)[: self.config.configs_per_kernel] for part in learned]
+        sizes = (len(kernel.runtime) for kernel in kernels)
+        train_rows = (self.held_out.configs(size, judged=False) for size in sizes)
+        rows = [rng.permutation(part)[: self.config.configs_per_kernel] for part in train_rows]
         batch = join(kernels, rows, model.config_scaler)
         return loss_of(model, model(batch), batch.runtime).mean(), self.names_of(indices)
 
@@ -145,13 +130,13 @@ def train(job: TrainJob, network: type[TileNetwork]) -> None:
     """Train a tile network, and write its weights and its scalers."""
     with torch_for(job, network) as (config, device):
         held_out, features = held_out_graphs(job, config.training), job.recipe.features
-        learned = held_out.learned
-        node_feats = (node_features(read_tile(file), features.padding) for file in learned)
+        files = held_out.learned
+        node_feats = (node_features(read_tile(file), features.padding) for file in files)
         nodes = fit_node_scaler(node_feats, scaling=features.scaling)
         model = network(config)
         read = model.reader(features, nodes)
         inputs = LRUCache(lambda file: read(read_tile(file)))
-        model.config_scaler.fit(inputs(file).config_columns() for file in learned)
-        task = TileTask(learned, inputs, config, job.seed, held_out)
+        model.config_scaler.fit(inputs(file).config_columns() for file in files)
+        task = TileTask(files, inputs, config, job.seed, held_out)
         fit(model, task, config.training, job, device)
         save_network(model, nodes, job.run_dir)

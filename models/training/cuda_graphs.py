@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.training.device import uploaded
+from models.training.device import upload
 
 GraphLoss = Callable[[Any, Tensor], Tensor]
 
@@ -56,24 +56,24 @@ class RecordedSteps:
             rows: (c,) distinct configs of the step.
             share: Factor of the gradients.
         """
-        key, on_device = (id(inputs), len(rows)), uploaded(rows, self._device)
+        key, on_device = (id(inputs), len(rows)), upload(rows, self._device)
         if key not in self._recordings:
             weakref.finalize(inputs, self._recordings.pop, key, None)
             self._recordings[key] = None
-            loss, gradients = self._computed(inputs, on_device)
+            loss, gradients = self._compute(inputs, on_device)
         else:
-            recording = self._recordings[key] or self._recorded(inputs, on_device)
+            recording = self._recordings[key] or self._record(inputs, on_device)
             self._recordings[key] = recording
             recording.rows.copy_(on_device)
             recording.graph.replay()
             loss, gradients = recording.loss.clone(), recording.gradients
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             if gradient is not None:
-                before, scaled = parameter.grad, gradient if share == 1 else gradient * share
-                parameter.grad = scaled if before is None else before + scaled
+                before, product = parameter.grad, gradient if share == 1 else gradient * share
+                parameter.grad = product if before is None else before + product
         return loss
 
-    def _computed(self, inputs: Any, rows: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    def _compute(self, inputs: Any, rows: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         loss = self._graph_loss(inputs, rows)
         # The forward pass has fixed the types that the backward pass uses.
         with torch.autocast(self._device.type, enabled=False):
@@ -81,9 +81,9 @@ class RecordedSteps:
         # The fused optimiser needs gradients with the strides of their parameters.
         return loss.detach(), tuple(g if g is None else g.contiguous() for g in gradients)
 
-    def _recorded(self, inputs: Any, rows: Tensor) -> _Recording:
+    def _record(self, inputs: Any, rows: Tensor) -> _Recording:
         graph, rows = torch.cuda.CUDAGraph(), rows.clone()
         # Another thread may read the next graph, so the check covers only this thread.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            loss, gradients = self._computed(inputs, rows)
+            loss, gradients = self._compute(inputs, rows)
         return _Recording(graph, rows, loss, gradients)

@@ -45,25 +45,20 @@ class OnDevice:
 
     def to(self, device: torch.device) -> Self:
         """Return a copy with every tensor on a device. Arrays and matrices stay on the host."""
-        moved = copy.copy(self)
+        clone = copy.copy(self)
         for name, value in vars(self).items():
-            object.__setattr__(moved, name, _moved(value, device))  # dataclasses are frozen
-        return moved
+            object.__setattr__(clone, name, _on_device(value, device))  # dataclasses are frozen
+        return clone
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def _on_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple):
-        return tuple(_moved(part, device) for part in value)
+        return tuple(_on_device(part, device) for part in value)
     return value.to(device) if isinstance(value, Tensor | OnDevice) else value
 
 
-def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """Move arrays to a device together, without waiting for it.
-
-    Args:
-        arrays: Arrays of any shape and type.
-        device: Device of the tensors.
-    """
+def send(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """Move arrays of any shape and type to a device together, without waiting for it."""
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     if device.type == "cpu":
         return tensors
@@ -81,17 +76,13 @@ def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     ]
 
 
-def uploaded(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
+def upload(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
     """Return an array as a tensor on a device."""
-    return array if isinstance(array, Tensor) else sent([array], device)[0]
+    return array if isinstance(array, Tensor) else send([array], device)[0]
 
 
 def allows_tf32(training: TrainingConfig) -> bool:
-    """Return True if a GPU may round factors of float32 products to TF32's 10 bits.
-
-    Args:
-        training: Training config. Only the precision "float32" forbids TF32.
-    """
+    """Return True if a GPU may round factors of float32 products to TF32's 10 bits."""
     return training.precision != "float32"
 
 
@@ -122,12 +113,7 @@ def prepare_torch(
 def torch_prepared(
     *, threads: int, device: torch.device, seed: int = 0, tf32: bool = False
 ) -> Iterator[None]:
-    """Call `prepare_torch` for a block, and restore the caller's settings after it.
-
-    Args:
-        threads: Number of CPU threads.
-        tf32: Allow TF32 on a GPU.
-    """
+    """Call `prepare_torch` for a block, and restore the caller's settings after it."""
     checks, filling = torch.sparse.check_sparse_tensor_invariants, torch.utils.deterministic
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     fill = "fill_uninitialized_memory"
@@ -145,11 +131,7 @@ def torch_prepared(
 
 
 def network_device(accelerator: str) -> torch.device:
-    """Return the device for training and ranking of networks.
-
-    Args:
-        accelerator: Key of a recipe. "cpu" excludes a GPU.
-    """
+    """Return the device of a recipe's networks. The accelerator "cpu" excludes a GPU."""
     return GPU if accelerator != "cpu" and torch.cuda.is_available() else CPU
 
 
@@ -202,8 +184,8 @@ def computing(device: torch.device, precision: str) -> torch.autocast:
     """Let networks store activations in a precision while the block runs."""
     dtype, is_gpu = precision_on(device, precision), device.type == "cuda"
     # A cast inside a CUDA graph must not be reused outside of the graph.
-    cached = None if not is_gpu else False
-    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32, cache_enabled=cached)
+    cache = None if not is_gpu else False
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32, cache_enabled=cache)
 
 
 def storage_dtype(device: torch.device) -> torch.dtype:
@@ -213,19 +195,15 @@ def storage_dtype(device: torch.device) -> torch.dtype:
 
 
 def without_autocast(function: Function) -> Function:
-    """Make a function compute in the types of its code, in any context of `computing`.
-
-    Args:
-        function: Function or method with a tensor among its positional arguments.
-    """
+    """Make a function of tensors compute in the types of its code, within any `computing`."""
 
     @wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         device = next(value for value in args if isinstance(value, Tensor)).device
         with torch.autocast(device.type, enabled=False):
             return function(*args, **kwargs)
 
-    return called  # type: ignore[return-value]
+    return wrapper  # type: ignore[return-value]
 
 
 def has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
@@ -235,10 +213,10 @@ def has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> b
         capability: Compute capability of the GPU, for example (8, 0).
         architectures: Architectures of this build of torch: "sm_80", or "compute_90" for PTX.
     """
-    built = {name: divmod(int(re.sub(r"\D", "", name)), 10) for name in architectures}
+    versions = {name: divmod(int(re.sub(r"\D", "", name)), 10) for name in architectures}
     return any(
         version <= capability and (version[0] == capability[0] or name.startswith("compute"))
-        for name, version in built.items()
+        for name, version in versions.items()
     )
 
 
@@ -284,8 +262,9 @@ def explain_memory_errors(
     try:
         yield
     except torch.OutOfMemoryError as error:
-        named = ", ".join(to_halve(model, config, keys))
+        options = ", ".join(to_halve(model, config, keys))
         # The rest of torch's message lists the other processes on the GPU.
         reason = str(error).partition(" Process ")[0].rstrip(".")
-        way = f"halve one of {named}" if named else "CUDA_VISIBLE_DEVICES= hides it: take the CPU"
+        no_options = "CUDA_VISIBLE_DEVICES= hides it: take the CPU"
+        way = f"halve one of {options}" if options else no_options
         raise PipelineError(f"{work}: out of GPU memory: {reason}; {way}") from error

@@ -43,11 +43,7 @@ class TrainingTask(Protocol):
     """
 
     def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
-        """Return the loss of a batch, and the names of its graphs.
-
-        Args:
-            step: Number of the step, from 0.
-        """
+        """Return the loss of a batch, and the names of its graphs. Steps count from 0."""
 
 
 @dataclass
@@ -79,17 +75,17 @@ class TrainingState:
         Generalization", 2018.
         """
         self.mean_count += 1
-        named = dict(model.named_parameters())
+        parameters = dict(model.named_parameters())
         if not self.mean:
-            self.mean = {name: parameter.detach().clone() for name, parameter in named.items()}
+            self.mean = {name: parameter.detach().clone() for name, parameter in parameters.items()}
             return
         means = list(self.mean.values())
-        differences = torch._foreach_sub([named[name] for name in self.mean], means)
+        differences = torch._foreach_sub([parameters[name] for name in self.mean], means)
         torch._foreach_div_(differences, self.mean_count)
         torch._foreach_add_(means, differences)
 
     @contextmanager
-    def averaged(self, model: nn.Module) -> Iterator[None]:
+    def mean_weights(self, model: nn.Module) -> Iterator[None]:
         """Give a network the mean weights while the block runs, if there are any."""
         live = {name: value.detach().clone() for name, value in model.named_parameters()}
         _put(self.mean, model)
@@ -136,8 +132,8 @@ def fit(
         if state.step > config.swa_start * config.steps:
             state.average(model)
         value = training.held_out_value()
-        ended = training.has_ended()
-        saves = state.step % config.checkpoint_every == 0 or ended
+        has_ended = training.has_ended()
+        saves = state.step % config.checkpoint_every == 0 or has_ended
         if state.step % config.log_every == 0 or saves:
             training.check()
             state.log(loss=round(float(np.mean(state.losses())), 6))
@@ -147,19 +143,15 @@ def fit(
         if saves or is_late:
             training.check()
             training.save()
-        progress("train", config.steps if ended else state.step, config.steps)
-        if is_late and not ended:
+        progress("train", config.steps if has_ended else state.step, config.steps)
+        if is_late and not has_ended:
             raise OutOfTime(f"{job.run_dir}: out of time at step {state.step} of {config.steps}")
     _put(state.best or state.mean, model)
     model.eval()
 
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
-    """Return the share of the learning rate: linear warm-up, then a cosine to 0.
-
-    Args:
-        step: Number of the step, from 0.
-    """
+    """Return the share of the learning rate: linear warm-up, then a cosine to 0."""
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)
     span = max(1, config.steps - config.warmup_steps)
@@ -249,7 +241,7 @@ class _Training:
         if not (config.early_stop and is_time):
             return None
         assert hasattr(self.task, "evaluate")
-        with state.averaged(self.model), computing(self.device, config.precision):
+        with state.mean_weights(self.model), computing(self.device, config.precision):
             self.model.eval()
             value: float = self.task.evaluate(self.model)
             if not math.isfinite(value):
@@ -260,9 +252,9 @@ class _Training:
 
     def _stop(self, fault: str) -> NoReturn:
         exists = self.checkpoint.exists()
-        kept = f"the last good state is {self.checkpoint}" if exists else "nothing was saved"
+        last_state = f"the last good state is {self.checkpoint}" if exists else "nothing was saved"
         rate = "; a lower learning rate may help" if self.state.step else ""
-        raise PipelineError(f"train {self.job.model}: {fault}; {kept}{rate}")
+        raise PipelineError(f"train {self.job.model}: {fault}; {last_state}{rate}")
 
     def save(self) -> None:
         state = self.state
@@ -273,8 +265,8 @@ class _Training:
         for name, parameter in self.model.named_parameters():
             for moment, tensor in self.optimiser.state[parameter].items():
                 parts.setdefault(f"optimiser.{moment}", {})[name] = tensor
-        named = {f"{part}.{name}": t for part, group in parts.items() for name, t in group.items()}
-        save_tensors(self.checkpoint, named, facts)
+        flat = {f"{part}.{name}": t for part, group in parts.items() for name, t in group.items()}
+        save_tensors(self.checkpoint, flat, facts)
 
     def _load(self) -> TrainingState:
         tensors, facts = load_tensors(self.checkpoint)
@@ -284,8 +276,8 @@ class _Training:
             for key, tensor in _with_prefix(tensors, "optimiser.").items():
                 moment, _, name = key.partition(".")
                 is_host = moment == "step" and not self.optimiser.defaults["fused"]
-                moved = tensor if is_host else tensor.to(self.device)
-                self.optimiser.state[parameters[name]][moment] = moved
+                on_device = tensor if is_host else tensor.to(self.device)
+                self.optimiser.state[parameters[name]][moment] = on_device
             fields: dict[str, Any] = {**facts}
             fields["recent"] = list(torch.tensor(facts["recent"], device=self.device))
             for part in ("mean", "best"):

@@ -134,7 +134,7 @@ def test_dropout_scales_channels_of_all_configs_alike() -> None:
     model = CrossConfigSage(CrossConfigSageConfig(hidden=16, dropout=0.2))
     assert not model.is_recordable
     torch.manual_seed(0)
-    x = model._dropped(torch.ones(400, 3, 16))
+    x = model._drop_channels(torch.ones(400, 3, 16))
     assert (x == x[:, :1]).all()
     torch.testing.assert_close(x[x > 0], torch.full_like(x[x > 0], 1 / 0.8))
     assert (x > 0).float().mean().item() == pytest.approx(0.8, abs=0.02)

@@ -233,7 +233,7 @@ def test_the_check_of_a_card_runs_each_variant_of_a_training(
 
     config = CrossConfigSageConfig(hidden=16, pool_by_bytes=True)
     monkeypatch.setattr(fused_ops, "_launch", variants(checked))
-    fused_ops._run_each_kernel(torch.zeros(1, 16, 16), squeezed=2)
+    fused_ops._run_each_kernel(torch.zeros(1, 16, 16), bottleneck=2)
     monkeypatch.setattr(fused_ops, "_launch", variants(launched))
     monkeypatch.setattr(fused_ops, "ops_for", lambda *_: fused_ops)
     for by_bytes in (True, False):
@@ -247,7 +247,7 @@ def test_the_check_of_a_card_runs_each_variant_of_a_training(
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the interpreter run fused kernels on the CPU, as on a new card."""
     monkeypatch.setattr(fused_ops, "_has_triton", lambda _: True)
-    monkeypatch.setattr(fused_ops, "_refused", set())
+    monkeypatch.setattr(fused_ops, "_failing_gpus", set())
     monkeypatch.setattr(fused_ops, "_fault", cache(fused_ops._fault.__wrapped__))
 
 
@@ -303,4 +303,4 @@ def test_a_card_whose_memory_is_full_keeps_its_kernels(monkeypatch: pytest.Monke
     monkeypatch.setattr(fused_ops, "_launch", full)
     with pytest.raises(torch.OutOfMemoryError):
         fused_ops.ops_for(torch.zeros(2, 5, 16), CrossConfigSageConfig(hidden=16))
-    assert not fused_ops._refused
+    assert not fused_ops._failing_gpus

@@ -63,7 +63,7 @@ def test_a_step_and_its_held_out_samples_respect_the_limit(
     files, seen = (layout_graph.file,), []
     config = CrossConfigSageConfig(hidden=1024, configs_per_step=24, step_tensor_mib=1)
     task = LayoutTask(files, LRUCache(lambda _: inputs), config, 0, HeldOut(files))
-    _, sample = task.sampled(0, np.random.default_rng(0))
+    _, sample = task.draw_sample(0, np.random.default_rng(0))
     assert len(sample) == step_configs(config, len(inputs.opcode)) == 16
 
     def model(_: LayoutInputs, judged: np.ndarray) -> torch.Tensor:

@@ -16,9 +16,15 @@ from models.config.recipe import FeaturesConfig, Recipe
 from models.layout.cross_config_sage import SageBlock
 from models.layout.inputs import SparseAggregation, joint_matrix, layout_reader
 from models.registry import TrainJob
-from models.segments.cut import SegmentedGraph, receptive_field, segmented
+from models.segments.cut import SegmentedGraph, cut_graph, receptive_field
 from models.segments.network import SegmentSage, advance, embed_configs
-from models.segments.training import SegmentHistory, SegmentTask, segment_weights, train
+from models.segments.training import (
+    SegmentHistory,
+    SegmentTask,
+    n_embeddings,
+    segment_weights,
+    train,
+)
 from models.training.loop import WEIGHTS
 from models.training.losses import LOSSES
 
@@ -48,12 +54,12 @@ def test_advancing_the_receptive_field_equals_advancing_every_node(
         x = block(x, block.aggregate(x, neighbours))
         shared, varying = advance(block, shared, varying, ring, neighbours)
     constant = shared[reach.constant].expand(-1, N_CONFIGS, -1)
-    torch.testing.assert_close(varying, x[reach.reached])
+    torch.testing.assert_close(varying, x[reach.varying])
     torch.testing.assert_close(constant, x[reach.constant])
 
     target = torch.from_numpy(np.random.default_rng(0).normal(size=x.shape)).float()
     leaves = [first, own, *(parameter for block in blocks for parameter in block.parameters())]
-    sparse = (varying * target[reach.reached]).sum() + (constant * target[reach.constant]).sum()
+    sparse = (varying * target[reach.varying]).sum() + (constant * target[reach.constant]).sum()
     gradients = torch.autograd.grad(sparse, leaves, allow_unused=True)
     dense_gradients = torch.autograd.grad((x * target).sum(), leaves)
     torch.testing.assert_close(gradients, dense_gradients, rtol=1e-4, atol=1e-4)
@@ -69,7 +75,7 @@ def parts(layout_graph: LayoutGraph, scaler: NodeScaler) -> SegmentedGraph:
 
 def segments_of(graph: LayoutGraph, scaler: NodeScaler, segment_nodes: int) -> SegmentedGraph:
     read = layout_reader(FeaturesConfig(prune="none"), scaler)
-    return segmented(graph, read=read, segment_nodes=segment_nodes, depth=2)
+    return cut_graph(graph, read=read, segment_nodes=segment_nodes, depth=2)
 
 
 @pytest.fixture
@@ -157,7 +163,7 @@ def one_graph_task(
     model: SegmentSage, graph: LayoutGraph, parts: SegmentedGraph, **changes: object
 ) -> SegmentTask:
     config = SegmentSageConfig(configs_per_step=8, table_configs=12, **changes)
-    entries = [[12 if segment.varies else 1 for segment in parts.segments]]
+    entries = [n_embeddings(parts, 12)]
     cache = LRUCache(lambda _: parts, size=lambda _: 1, max_bytes=1)
     history = SegmentHistory(entries, model.width)
     return SegmentTask((graph.file,), cache, config, seed=3, net=model, history=history)
@@ -170,7 +176,7 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
     for seed in range(4):  # the table is empty, then partly, then wholly known
         loss, _ = task.step_loss(model, 0, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
-        _, pool, sample = task.sampled(0, rng)
+        _, pool, sample = task.draw_sample(0, rng)
         distinct = pool[sample]
         with torch.no_grad():
             pooled = plain_embedding(model, parts, parts.choices(distinct))
