@@ -24,9 +24,9 @@ from tests.models.rearrange import permute_configs, relabel_nodes
 OWN: dict[str, list[str]] = {"layout": ["examples.gat:Gat"], "tile": []}
 WITH_OWN = [f"{kind}.models={json.dumps(places)}" for kind, places in OWN.items() if places]
 OWN_NAMES = [short_name(place) for places in OWN.values() for place in places]
-# A second use of a network, with its other norm.
-SECOND = {"sage_nodes": {"model": "cross_config_sage", "norm": "nodes"}}
-WITH_OWN += [f"{n}.{key}={value}" for n, table in SECOND.items() for key, value in table.items()]
+# A second use of a network, with its other norm and with statistics.
+SECOND = {"sage_nodes": {"model": "cross_config_sage", "norm": "nodes", "statistics": True}}
+WITH_OWN += [f"{n}.{key}={json.dumps(value)}" for n in SECOND for key, value in SECOND[n].items()]
 NAMES = [*MODELS, *OWN_NAMES, *SECOND]
 RANKERS = [*NAMES, "baseline-layout", "baseline-tile"]
 

@@ -120,17 +120,13 @@ def test_what_varies_and_what_does_not_add_up_to_the_whole(
     torch.testing.assert_close(aggregate(neighbours.every, x, norm, weights, added), expected)
 
 
-ALL_RULES = [*RULES, "hops-1"]
-KNOWN_PROGRAMS_ONLY = "config_columns_boosting"
-SEGMENT = "segment_sage.segment_nodes=1000"  # one: where it is cut depends on the nodes' order
-LAYOUT_MODELS = [
-    name for name, model in MODELS.items() if model.kind == "layout" and name != KNOWN_PROGRAMS_ONLY
-]
+# One segment, because the cuts depend on the order of nodes.
+SEGMENT = "segment_sage.segment_nodes=1000"
 
 
-@pytest.mark.parametrize("rule", ALL_RULES)
-@pytest.mark.parametrize("name", LAYOUT_MODELS)
-def test_models_train_and_rank_under_every_rule(
+@pytest.mark.parametrize("rule", [*RULES, "hops-1"])
+@pytest.mark.parametrize("name", ["cross_config_sage", "segment_sage"])
+def test_networks_train_and_rank_under_every_rule(
     name: str, rule: str, layout_files: list[GraphFile], tmp_path: Path
 ) -> None:
     recipe = load_recipe("smoke", [f"features.prune={rule}", SEGMENT])
@@ -164,20 +160,6 @@ def test_networks_read_statistics_minus_their_mean(
     # Tensors without values show that no operation waits for a GPU, so a step can be recorded.
     recorded = inputs.to(torch.device("meta")).statistics(torch.arange(5, device="meta"))
     assert recorded.shape == (5, N_CONFIG_STATISTICS)
-
-
-def test_query_configs_do_not_change_the_mean_of_statistics(
-    layout_graph: LayoutGraph, scaler: NodeScaler
-) -> None:
-    first, _ = distinct_configs(layout_graph)
-    graph, n_counted = layout_graph.only(first), len(first) // 2
-    with_query = replace(graph, n_query_configs=len(first) - n_counted)
-    counted = graph.only(np.arange(n_counted))
-    every = np.arange(n_counted)
-    found = inputs_with_statistics(with_query, scaler).statistics(every)
-    expected = inputs_with_statistics(counted, scaler).statistics(every)
-    np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=1e-7)
-    assert not torch.equal(found, inputs_with_statistics(graph, scaler).statistics(every))
 
 
 def test_the_mean_of_many_configs_is_of_a_sample_by_content(

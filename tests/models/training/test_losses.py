@@ -1,6 +1,7 @@
 """Losses against naive loops, numerical gradients, and scores of extreme size."""
 
 import math
+from functools import partial
 from itertools import product
 from typing import get_args
 
@@ -25,14 +26,6 @@ def naive_mean(term, scores: list[float], runtime: list[int]) -> float:
     return total / max(1, count)
 
 
-def naive_hinge(scores: list[float], runtime: list[int]) -> float:
-    return naive_mean(lambda gap: max(0.0, 1.0 - gap), scores, runtime)
-
-
-def naive_logistic(scores: list[float], runtime: list[int]) -> float:
-    return naive_mean(lambda gap: math.log(1 + math.exp(-gap)), scores, runtime)
-
-
 def naive_list_mle(scores: list[float], runtime: list[int]) -> float:
     terms = []
     for i, score in enumerate(scores):
@@ -45,8 +38,8 @@ def naive_list_mle(scores: list[float], runtime: list[int]) -> float:
 
 # A slow reference of each loss. "best_of_five" has separate tests.
 NAIVE = {
-    "pairwise_hinge": naive_hinge,
-    "pairwise_logistic": naive_logistic,
+    "pairwise_hinge": partial(naive_mean, lambda gap: max(0.0, 1.0 - gap)),
+    "pairwise_logistic": partial(naive_mean, lambda gap: math.log(1 + math.exp(-gap))),
     "list_mle": naive_list_mle,
 }
 
