@@ -92,8 +92,7 @@ def train_steps(
 
 def _full_history(workload: SyntheticWorkload) -> SegmentHistory:
     """Set the history of a network as in the middle of a training, with all segments known."""
-    table_configs = workload.config.table_configs
-    entries = [n_embeddings(graph, table_configs) for graph in workload.graphs]
+    entries = [n_embeddings(graph, workload.config.table_configs) for graph in workload.graphs]
     history = SegmentHistory(entries, workload.network.width)
     history.known.fill_(True)
     workload.network.history = history
