@@ -1,4 +1,4 @@
-"""Time the networks on a GPU: kernels, training steps and rankings, also in plain PyG.
+"""Time the networks on a GPU: training steps, rankings and trainings, also in plain PyG.
 
 `make gpu` writes docs/results/gpu.md and runs/gpu/steps.json, which `plan` reads. It needs a CUDA
 GPU. With `--dry` every part runs on the CPU in a tiny size, and no file is written. The only heavy
@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from benchmarks import PAGES, errors_in_one_line, write_page
-from benchmarks.gpu_kernels import kernel_rows
 from benchmarks.gpu_measures import (
     copy_gb_per_s,
     matmul_tflop_per_s,
@@ -32,6 +31,7 @@ from benchmarks.gpu_measures import (
 )
 from benchmarks.plain_pyg import PlainLayoutModel
 from benchmarks.workloads import (
+    CONFIGURABLE_SHARE,
     SyntheticWorkload,
     make_workload,
     on_device,
@@ -54,8 +54,6 @@ from pipeline.planning.costs import MEASURED_HERE, MeasuredStep, StepTimes
 LAYOUT = "cross_config_sage"
 # Ends of the names of workloads that `plan` does not need, because no recipe has them.
 NOT_IN_RECIPES = "not fused", "float32", "plain PyG"
-# A generated program has at most a quarter of configurable nodes.
-CONFIGURABLE_SHARE = 0.24
 GRAPH = GraphSize(5_000, 1_200, 1_000)
 # Nodes of a mean graph of layout:nlp after pruning.
 NLP_NODES = 1_494
@@ -220,19 +218,16 @@ def training_rows(device: torch.device) -> list[list[str]]:
     ):
         scores, times_s = [], []
         for seed in range(1 if device.type == "cpu" else TRAIN_SEEDS):
-            with TemporaryDirectory() as folder:
-                began = time.perf_counter()
-                scores.append(sample_tau(Path(folder), accelerator, precision, seed, device))
-                times_s.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            scores.append(sample_tau(accelerator, precision, seed, device))
+            times_s.append(time.perf_counter() - began)
         taus = "  ".join(f"{tau:.4f}" for tau in scores)
         mean = f"{statistics.mean(scores):.4f}"
         rows.append([name, precision, f"{statistics.median(times_s):.1f}", taus, mean])
     return rows
 
 
-def sample_tau(
-    folder: Path, accelerator: str, precision: str, seed: int, device: torch.device
-) -> float:
+def sample_tau(accelerator: str, precision: str, seed: int, device: torch.device) -> float:
     """Train the layout network on layout:xla:random, and return the mean tau of its valid split."""
     n_steps = 4 if device.type == "cpu" else TRAIN_STEPS
     training = {"steps": n_steps, "warmup_steps": n_steps // 10, "precision": precision}
@@ -242,14 +237,11 @@ def sample_tau(
     train, valid = (
         find_graphs(SAMPLE, collections=(place,), splits=(split,)) for split in ("train", "valid")
     )
-    train_model(TrainJob(LAYOUT, recipe, train, seed, folder), place, resume=False)
-    ranker, graphs = load_model(folder), [read_layout(file) for file in valid]
-    taus = []
-    for graph in graphs:
-        scores = ranker.score(graph)
-        assert scores is not None  # a network ranks every graph
-        taus.append(kendall_tau(scores, graph.runtime_ns))
-    return float(np.mean(taus))
+    with TemporaryDirectory() as folder:
+        train_model(TrainJob(LAYOUT, recipe, train, seed, Path(folder)), place, resume=False)
+        ranker = load_model(Path(folder))
+        scored = [(np.asarray(ranker.score(graph)), graph) for graph in map(read_layout, valid)]
+    return statistics.mean(kendall_tau(scores, graph.runtime_ns) for scores, graph in scored)
 
 
 def versions() -> dict[str, str]:
@@ -288,7 +280,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts: dict[str, Any] = {}
     for name, part in (
         ("ceilings", lambda: [copy_gb_per_s(device), matmul_tflop_per_s(device)]),
-        ("kernels", lambda: kernel_rows(device)),
         ("steps", lambda: step_rows(device)),
         ("ranking", lambda: ranking_rows(device)),
         ("training", lambda: training_rows(device)),

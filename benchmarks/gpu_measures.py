@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -64,11 +64,7 @@ def moved_bytes() -> Iterator[MovedBytes]:
 
 
 def milliseconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return the median time of calls in milliseconds.
-
-    Args:
-        device: Device of the work. On a GPU, only the time of the kernels counts.
-    """
+    """Return the median time of calls in milliseconds. On a GPU, only the kernels count."""
     if device.type == "cpu":
         began = time.perf_counter()
         work()
@@ -105,35 +101,6 @@ def speed(n_bytes: int, ms: float, device: torch.device) -> list[str]:
     """Format the speed of an operation in GB/s, and its time divided by the time of a copy."""
     roofline_ms = n_bytes / copy_gb_per_s(device) / 1e6
     return [f"{n_bytes / ms / 1e6:,.0f}", f"{ms / roofline_ms:.2f}"]
-
-
-def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    return function if device.type == "cpu" else torch.compile(function, dynamic=False)
-
-
-def forward_of(function: Callable[..., Any], args: Sequence[Tensor]) -> Callable[[], object]:
-    compiled_function = compiled(function, args[0].device)
-
-    def work() -> object:
-        with torch.no_grad():
-            return compiled_function(*args)
-
-    return work
-
-
-def gradient_of(
-    function: Callable[..., Any], args: Sequence[Tensor], grads: Sequence[Tensor]
-) -> Callable[[], object]:
-    """Return a function that computes the gradients of a compiled function.
-
-    The forward pass runs here, so its time does not count.
-    """
-    leaves = [arg.detach().clone().requires_grad_() for arg in args]
-    results = compiled(function, args[0].device)(*leaves)
-    results = results if isinstance(results, tuple) else (results,)
-    return lambda: torch.autograd.grad(
-        results, leaves, list(grads), retain_graph=True, allow_unused=True
-    )
 
 
 def reset_memory(device: torch.device) -> None:

@@ -16,33 +16,21 @@ import torch
 
 from benchmarks import PAGES, errors_in_one_line, write_page
 from benchmarks.plain_pyg import PlainLayoutModel
+from benchmarks.workloads import CONFIGURABLE_SHARE, make_workload
 from common.machine import own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
 from data.npz.archive import CHUNK_BYTES
-from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
+from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import file_from_path
-from features.scaling import fit_node_scaler
-from models.config.networks import CrossConfigSageConfig
 from models.config.recipe import Recipe, load_recipe
-from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.network import LayoutNetwork
-from models.layout.tgraph import Tgraph
 from models.training.device import prepare_torch
 from models.training.losses import LOSSES
 
-# Ratio of kept nodes to configurable nodes after pruning, as in real graphs.
-KEPT_PER_CONFIGURABLE = 2.76
-NODES_PER_CONFIGURABLE = 20
 ROUNDS = 3
 OURS = "cross_config_sage"
 NETWORKS = (OURS, "plain PyG", "tgraph")
-NETWORKS_HEADER = (
-    *("n, c, width", "network", "forward s", "times ours"),
-    *("forward+backward s", "times ours", "peak MiB", "times ours"),
-)
 LARGEST = GraphSize(43_615, 3_142, 70_000)
-PACKING_HEADER = ("step", "wall seconds", "CPU seconds", "peak MiB")
 
 
 class Setting(NamedTuple):
@@ -57,9 +45,8 @@ SETTINGS = (Setting(500), Setting(2_000), Setting(5_000), Setting(2_000, hidden=
 
 
 class Work(NamedTuple):
-    """A network with a graph."""
+    """Passes of a network over a graph."""
 
-    n_nodes: int
     forward: Callable[[], object]
     step: Callable[[], None]
 
@@ -74,18 +61,16 @@ def in_fresh_process(function: Callable[..., Any], *arguments: object) -> Any:
 def make_work(name: str, setting: Setting) -> Work:
     """Create a network and a graph for one thread. Its first `n_configs` configs are scored."""
     prepare_torch(seed=0, threads=1)
-    k = max(4, round(setting.n_nodes / KEPT_PER_CONFIGURABLE))
-    size = GraphSize(NODES_PER_CONFIGURABLE * k, k, 2 * setting.n_configs)
-    graph = make_layout_graph(sized_graph(size))
-    config = CrossConfigSageConfig(hidden=setting.hidden)
     if name == "tgraph":
-        recipe = load_recipe("reference")
-        network: LayoutNetwork = Tgraph(recipe.tgraph.model_copy(update={"hidden": setting.hidden}))
+        model, recipe = name, load_recipe("reference", [f"tgraph.hidden={setting.hidden}"])
     else:
-        recipe = Recipe()
-        network = (CrossConfigSage if name == OURS else PlainLayoutModel)(config)
-    scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
-    inputs, sample = network.reader(recipe.features, scaler)(graph), np.arange(setting.n_configs)
+        model, table = OURS, {OURS: {"hidden": setting.hidden}}
+        recipe = Recipe.from_table(table, source="benchmarks.speed")
+    n_configurable = int(CONFIGURABLE_SHARE * setting.n_nodes)
+    size = GraphSize(setting.n_nodes, n_configurable, 2 * setting.n_configs)
+    workload = make_workload(recipe, model, size)
+    network = PlainLayoutModel(workload.config) if name == "plain PyG" else workload.network
+    inputs, sample = workload.graphs[0], np.arange(setting.n_configs)
 
     @torch.inference_mode()
     def forward() -> object:
@@ -95,7 +80,7 @@ def make_work(name: str, setting: Setting) -> Work:
         network.train().zero_grad()
         LOSSES[network.config.loss](network(inputs, sample), inputs.runtimes(sample)).backward()
 
-    return Work(len(inputs.opcode), forward, step)
+    return Work(forward, step)
 
 
 def step_mib(name: str, setting: Setting) -> float:
@@ -109,10 +94,10 @@ def network_rows(setting: Setting) -> list[list[str]]:
     costs = []
     for name in NETWORKS:
         work = make_work(name, setting)
-        runs = (timeit.repeat(run, number=1, repeat=1 + ROUNDS) for run in work[1:])
+        runs = (timeit.repeat(run, number=1, repeat=1 + ROUNDS) for run in work)
         costs.append([*(min(seconds[1:]) for seconds in runs), 0.0])
         costs[-1][2] = in_fresh_process(step_mib, name, setting)
-    size = f"{work.n_nodes:,}, {setting.n_configs}, {setting.hidden}"
+    size = f"{setting.n_nodes:,}, {setting.n_configs}, {setting.hidden}"
     rows = []
     for name, values in zip(NETWORKS, costs, strict=True):
         cells = [f"{cost:,.2f}" for cost in values]
@@ -167,9 +152,7 @@ def main() -> None:
         "speed",
         PAGES,
         networks=networks,
-        networks_header=NETWORKS_HEADER,
         packing=packing,
-        packing_header=PACKING_HEADER,
         rounds=ROUNDS,
         size=LARGEST,
         file_mb=file_mb,

@@ -26,6 +26,8 @@ from models.training.loop import TrainingTask, fit
 
 UNPRUNED = Recipe.from_table({"features": {"prune": "none"}}, source="synthetic graphs")
 TILES = collection_named("tile:xla")
+# A generated program has at most a quarter of configurable nodes.
+CONFIGURABLE_SHARE = 0.24
 
 
 @dataclass(frozen=True)
