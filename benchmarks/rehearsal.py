@@ -11,17 +11,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain, count, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import errors_in_one_line, resumable_parser, write_page
 from common.errors import PipelineError
-from common.jobs.run_jobs import Cost, measure_cost
+from common.jobs.run_jobs import measure_cost
 from common.machine import granted
 from common.settings import KAGGLE_MOUNTS, ROOT
 from data.synthetic.graphs import PlannedGraph
@@ -99,15 +100,12 @@ def few_steps(recipe: Recipe) -> Iterator[str]:
                 yield f"{table}.warmup_steps=1"
 
 
-@dataclass(frozen=True)
-class Row:
-    """The cost of a stage.
+class Row(NamedTuple):
+    """The cost of a stage. Memory is 0 if the plan has none, and None if it was not measured.
 
     Attributes:
         planned_s: Seconds of one thread that the plan has for the rehearsed files.
         dataset_s: Seconds of one thread that it has for the dataset and all seeds and steps.
-        cpu_s: Measured seconds.
-        planned_mib: Memory of the process by plan, 0 if the plan has none.
     """
 
     stage: str
@@ -160,25 +158,26 @@ def stage_costs(out: Path) -> dict[str, list[float]]:
     return dict(json.loads(path.read_text())) if (path := out / "costs.json").exists() else {}
 
 
-def run_stage(out: Path, name: str, *commands: Sequence[object], **environment: Path) -> None:
-    """Run scripts or commands of the project, unless the stage is finished, and store the costs."""
-    if name in stage_costs(out):
+def run_stage(out: Path, name: str, work: Callable[[], object]) -> None:
+    """Do the work of a stage, unless it is finished, and store its costs."""
+    costs = stage_costs(out)
+    if name in costs:
         return
     print(f"rehearsal: {name}", flush=True)  # noqa: T201
-    variables = os.environ | {key: str(value) for key, value in environment.items()}
-    with measure_cost() as costs:
-        for command in commands:
-            is_script = "/" in str(command[0])
-            words = [*([] if is_script else ["-m", "pipeline"]), *map(str, command)]
-            done = subprocess.run([sys.executable, *words], cwd=ROOT, env=variables, check=False)  # noqa: S603
-            if done.returncode:
-                raise PipelineError(f"{name}: {' '.join(words)}: ended with {done.returncode}")
-    store_costs(out, name, costs[0])
-
-
-def store_costs(out: Path, name: str, cost: Cost) -> None:
-    costs = stage_costs(out) | {name: [cost.seconds, cost.cpu_s]}
+    with measure_cost() as measured:
+        work()
+    costs[name] = [measured[0].seconds, measured[0].cpu_s]
     (out / "costs.json").write_text(json.dumps(costs, indent=1) + "\n")
+
+
+def call(*words: object, **environment: Path) -> None:
+    """Run a script or a command of the project."""
+    program = [] if "/" in str(words[0]) else ["-m", "pipeline"]
+    command = [sys.executable, *program, *map(str, words)]
+    variables = os.environ | {key: str(value) for key, value in environment.items()}
+    result = subprocess.run(command, cwd=ROOT, env=variables, check=False)  # noqa: S603
+    if result.returncode:
+        raise PipelineError(f"{' '.join(command)}: ended with {result.returncode}")
 
 
 def run_kernel(out: Path, name: str, options: Sequence[str], attached: Sequence[Path]) -> Path:
@@ -186,17 +185,22 @@ def run_kernel(out: Path, name: str, options: Sequence[str], attached: Sequence[
     script, datasets = out / "kernels" / name, out / "input" / "datasets"
     sources = ("--dataset", "me/wheels", "--kernel", "me/models", "--out", script)
     earlier: list[Path] = []
+
+    def run_session(output: Path, inputs: Sequence[Path]) -> None:
+        for folder in (output, datasets):
+            shutil.rmtree(folder, ignore_errors=True)
+        for number, folder in enumerate(inputs):
+            shutil.copytree(folder, datasets / "me" / str(number))
+        output.mkdir(parents=True)
+        minutes = MINUTES * 2 ** int(output.name)
+        call("kernel", "build", *options, *sources, "--max-minutes", minutes)
+        places = {"PIPELINE_KAGGLE_INPUT": out / "input", "PIPELINE_KAGGLE_WORKING": output}
+        call(script / f"fast-or-slow-{RECIPE}-{name}.py", **places)
+
     for session in count(1):
-        output, stage = out / "sessions" / name / str(session), f"{name} kernel, session {session}"
-        if stage not in stage_costs(out):
-            for folder in (output, datasets):
-                shutil.rmtree(folder, ignore_errors=True)
-            for number, folder in enumerate([*attached, *earlier]):
-                shutil.copytree(folder, datasets / "me" / str(number))
-            output.mkdir(parents=True)
-            build = ["kernel", "build", *options, *sources, "--max-minutes", MINUTES * 2**session]
-            places = {"PIPELINE_KAGGLE_INPUT": out / "input", "PIPELINE_KAGGLE_WORKING": output}
-            run_stage(out, stage, build, [script / f"fast-or-slow-{RECIPE}-{name}.py"], **places)
+        output = out / "sessions" / name / str(session)
+        work = partial(run_session, output, [*attached, *earlier])
+        run_stage(out, f"{name} kernel, session {session}", work)
         if json.loads((output / "kernel.json").read_text())["finished"]:
             break
         earlier = [output]
@@ -206,23 +210,22 @@ def run_kernel(out: Path, name: str, options: Sequence[str], attached: Sequence[
 def rehearse(out: Path, shared: Sequence[str], graphs: Sequence[PlannedGraph]) -> dict[str, Any]:
     """Make the files, run the recipe and the kernels, and return the report of the run."""
     data, run = out / "data", out / "run"
-    if "synthesize" not in stage_costs(out):
-        with measure_cost() as costs:
-            synthesize(data, graphs)
-        store_costs(out, "synthesize", costs[0])
-    if "run" not in stage_costs(out):
+
+    def run_recipe() -> None:
         # The costs in a report are those of one call.
         for folder in (run, out / "store"):
             shutil.rmtree(folder, ignore_errors=True)
-        places = ("--data", data, "--out", run)
-        run_stage(out, "run", ["run", *places, *shared], PIPELINE_STORE=out / "store")
+        call("run", "--data", data, "--out", run, *shared, PIPELINE_STORE=out / "store")
+
+    run_stage(out, "synthesize", partial(synthesize, data, graphs))
+    run_stage(out, "run", run_recipe)
     mount = out / "input" / KAGGLE_MOUNTS[0].relative_to("/kaggle/input")
     folder = Path("npz") / IN_KERNELS.folder
     shutil.copytree(data / folder, mount / folder, dirs_exist_ok=True)
     train = [*shared, "--kind", "train", "--collection", IN_KERNELS.name]
     trained = run_kernel(out, f"train-{IN_KERNELS.slug}", train, [])
     output = run_kernel(out, "infer", [*shared, "--kind", "infer"], [trained])
-    check = ["submission", "check", output / "submission.csv", "--data", mount]
+    check = partial(call, "submission", "check", output / "submission.csv", "--data", mount)
     run_stage(out, "submission check", check)
     report: dict[str, Any] = json.loads((run / "report.json").read_text())
     return report

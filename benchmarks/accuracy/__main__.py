@@ -40,11 +40,7 @@ def cells_of(
     *,
     overrides: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """Yield the cells that can be trained here, seed by seed. Print the tasks without data.
-
-    Args:
-        names: Names of contenders, or of custom models "package.module:Class".
-    """
+    """Yield the cells that can be trained here, seed by seed. Print the tasks without data."""
     reasons = {task: why_no_data(TASKS[task], sources) for task in tasks}
     for task, reason in reasons.items():
         if reason:
@@ -56,7 +52,7 @@ def cells_of(
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
-    """Run cells and print a line for each."""
+    """Run cells, print a line for each, and return the number of failed ones."""
     failed = 0
     for number, cell in enumerate(cells, start=1):
         start = time.perf_counter()
@@ -84,7 +80,7 @@ def options_parser() -> argparse.ArgumentParser:
     )
     real = os.environ.get("TPUGRAPHS_REAL")
     models = list(dict.fromkeys(name for of_kind in CONTENDERS.values() for name in of_kind))
-    option = partial(parser.add_argument)
+    option = parser.add_argument
     option("--out", type=Path, required=True, help="folder of results; the same command resumes")
     option("--tasks", **some_of(list(TASKS)))
     option("--models", **some_of(models))
@@ -109,20 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.against:
         _say(*compare_with(options.out, options.against), sep="\n")
     elif options.report:
-        report(options.out, options.report)
+        cells = read_cells(options.out)
+        if options.report == PAGES and {cell["task"] for cell in cells} != {*TASKS}:
+            raise UsageError("--report: tasks are missing; --report FOLDER writes the others")
+        write_report(cells, options.report)
     else:
         train(options)
-
-
-def report(out: Path, folder: Path) -> None:
-    """Write the page on the cells of a folder."""
-    cells = read_cells(out)
-    if folder != PAGES:
-        write_report(cells, folder, options=f"--out {out} --report {folder}")
-    elif {cell["task"] for cell in cells} == {*TASKS}:
-        write_report(cells, folder)
-    else:
-        raise UsageError("--report: tasks are missing; --report FOLDER writes the others")
 
 
 def train(options: argparse.Namespace) -> None:

@@ -46,10 +46,9 @@ SEED_STEP = 1000
 
 
 class Contender(NamedTuple):
-    """Models of a recipe with overrides. Several models or seeds are blended.
+    """Models of a recipe, whose scores are blended. The baseline has none.
 
     Attributes:
-        models: Names of the models; none for the baseline, which ranks without training.
         tasks: Tasks that the models can learn; None for all.
         within_graph: Recipe and models of the tasks on new configs of a known program.
     """
@@ -123,12 +122,7 @@ def contenders_of(task: str) -> list[str]:
 
 
 class Cell(NamedTuple):
-    """A training and its judgement.
-
-    Attributes:
-        name: Name of the contender, or of a custom network, "package.module:Class".
-        overrides: Recipe keys on top of the contender's.
-    """
+    """Trainings of a contender, or of a custom network "package.module:Class", on a task."""
 
     task: str
     name: str
@@ -182,11 +176,7 @@ class Cell(NamedTuple):
 
 
 def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
-    """Train and judge one cell, and write its file, unless it exists. A killed cell restarts.
-
-    Raises:
-        UsageError: The file exists, but from another recipe or other data.
-    """
+    """Train and judge one cell, and write its file, unless it exists. A killed cell restarts."""
     path, head = cell.path(out), cell.head(sources)
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))
@@ -205,9 +195,8 @@ def _result(cell: Cell, sources: Sources, work: Path) -> dict[str, Any]:
     # An import during the training would count as training time.
     import lightgbm  # noqa: F401
 
-    graphs: dict[str, dict[str, Any]] = {}
+    graphs, train_cpu_s = dict[str, dict[str, Any]](), 0.0
     measured, task = read_manifest(sources.sample)["graphs"], TASKS[cell.task]
-    train_cpu_s = 0.0
     folds = task.folds(sources, cell.seed, work / "data")
     if task.kind == "layout" and not cell.recipe().layout.together:
         folds = [half for fold in folds for half in by_source(fold)]
@@ -252,10 +241,7 @@ def _train(cell: Cell, fold: Fold, folder: Path) -> Ensemble:
 
 
 def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
-    """Return the metrics of one graph, its noise ceiling, and the processor seconds of ranking.
-
-    As in a submission, the five configs to measure decide the tile score.
-    """
+    """Return the metrics of one graph, its noise ceiling, and the processor seconds of ranking."""
     begin = time.process_time()
     scores = ranker.score(graph)
     rank_cpu_s = time.process_time() - begin

@@ -96,11 +96,7 @@ def estimate_of(cells: Sequence[CellResult], metric: str) -> Estimate:
 def difference(
     cells: Sequence[CellResult], others: Sequence[CellResult], metric: str
 ) -> Estimate | None:
-    """Estimate a metric minus that of another contender, paired by graph and seed.
-
-    Returns:
-        None if the contenders share no seed.
-    """
+    """Estimate a metric minus another contender's by graph and seed. None without a common seed."""
     by_seed = {cell["seed"]: cell for cell in others}
     paired = [cell for cell in cells if cell["seed"] in by_seed]
     if not paired:
@@ -125,11 +121,7 @@ def custom_models(cells: Sequence[CellResult]) -> list[str]:
 
 
 def compare_with(out: Path, against: str) -> list[str]:
-    """Compare the contenders of a folder, with a line for each task and contender.
-
-    Args:
-        against: Another such folder, or the name of a contender in `out`.
-    """
+    """Compare contenders, line by line, with another folder or with a contender of `out`."""
     tasks = by_contender(read_cells(out))
     is_folder = Path(against).is_dir()
     other = by_contender(read_cells(Path(against))) if is_folder else {}
@@ -159,12 +151,8 @@ def read_cells(out: Path) -> list[CellResult]:
     return [json.loads(path.read_text("utf-8")) for path in paths]
 
 
-def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | None = None) -> None:
-    """Write accuracy.md and its picture.
-
-    Args:
-        options: Options of the command that writes the page. None for the page in docs/results.
-    """
+def write_report(cells: Sequence[CellResult], folder: Path) -> None:
+    """Write accuracy.md and its pictures."""
     by_task = by_contender(cells)
     pictures = []
     for kind, file_name in PICTURES.items():
@@ -175,29 +163,18 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
     write_page(
         "accuracy",
         folder,
-        options=options or "--out runs/accuracy --report",
-        is_whole=options is None,
         shown={name for by_name in by_task.values() for name in by_name},
         parts=[table_of(task, by_name) for task, by_name in by_task.items()],
         pictures=pictures,
         by_choice=choice_rows(by_task.get("layouts", {})),
         own_models=custom_models(cells),
-        keys_set=keys_set(cells),
+        keys_set=sorted({(", ".join(c["set"]), c["candidate"]) for c in cells if c.get("set")}),
         systems=", ".join(sorted({cell["environment"]["system"] for cell in cells})),
         n_folds=FOLDS,
         few_configs=FEW_CONFIGS,
         confidence=f"{CONFIDENCE:.0%}",
         draws=f"{DRAWS:,}",
     )
-
-
-def keys_set(cells: Sequence[CellResult]) -> dict[str, list[str]]:
-    """Return the names of the contenders by the keys of `--set` that changed their recipe."""
-    names: dict[str, set[str]] = {}
-    for cell in cells:
-        if keys := ", ".join(cell.get("set", ())):
-            names.setdefault(keys, set()).add(cell["candidate"])
-    return {keys: sorted(of_keys) for keys, of_keys in sorted(names.items())}
 
 
 def table_of(task: str, by_name: ByName) -> dict[str, Any]:
@@ -210,12 +187,8 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
     rows = []
     for name, cells in by_name.items():
         texts = [value_text(estimate_of(cells, metric), metric) for metric in labels]
-        leads = [
-            lead_text(difference(by_name[DEFAULT], cells, metric), metric)
-            if name != DEFAULT
-            else ""
-            for metric in compared
-        ]
+        leads = [lead_text(difference(by_name[DEFAULT], cells, m), m) for m in compared]
+        leads = [""] * len(compared) if name == DEFAULT else leads
         trained = np.mean([cell["train_cpu_s"] for cell in cells])
         ranked = np.mean([g["rank_cpu_s"] for cell in cells for g in cell["graphs"].values()])
         rows.append([name, f"{len(cells)}", *texts, *leads, f"{trained:,.1f}", f"{ranked:.2f}"])

@@ -47,12 +47,7 @@ class Fold(NamedTuple):
 
 
 class HeldOutTask(NamedTuple):
-    """A section of the page. The template pages/accuracy.md.j2 describes its data.
-
-    Attributes:
-        kind: "layout" or "tile".
-        folds: Returns the trainings of a seed. It may write files into the folder.
-    """
+    """A section of the page, and the trainings of a seed. They may write files into a folder."""
 
     kind: str
     title: str
@@ -86,12 +81,7 @@ def sample_families(folder: Path) -> dict[str, str]:
 
 
 def folds_by_family(files: Sequence[GraphFile], families: dict[str, str], seed: int) -> list[Fold]:
-    """Split graphs into folds. All graphs of a family are in one fold.
-
-    Args:
-        families: Family by submission ID. A graph without an entry has the family of its name.
-        seed: Seed of the order of families of equal size.
-    """
+    """Split graphs into folds. All graphs of a family are in one fold."""
     graph_families = [families.get(file.submission_id, family_of(file)) for file in files]
     n_folds = min(FOLDS, len(set(graph_families)))
     fold_of = family_folds(graph_families, n_folds, seed)
@@ -190,12 +180,7 @@ def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Fold]:
 
 
 def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split distinct configs at random, a fifth of them held out.
-
-    Returns:
-        Numbers of the h held-out configs, (h,) int64, and of the others, (u - h,) int64. Both are
-        in random order, so the first ones are a sample.
-    """
+    """Split u distinct configs at random into h held-out ones, (h,) int64, and others, (u - h,)."""
     order = np.random.default_rng([seed, 1]).permutation(n_distinct)
     n_held_out = max(1, round(HELD_OUT_SHARE * n_distinct))
     return order[:n_held_out], order[n_held_out:]
@@ -208,11 +193,7 @@ def further_configs(
     seed: int,
     folder: Path,
 ) -> list[Fold]:
-    """Return a training per graph on some of its distinct configs, judged on held-out ones.
-
-    Args:
-        n_train: Number of distinct configs to learn from. None for all that are not held out.
-    """
+    """Return a training per graph on `n_train` or all other configs, judged on held-out ones."""
     folds = []
     for file in list_files(sources):
         graph = read_layout(file)
@@ -226,12 +207,7 @@ def further_configs(
 def write_configs(
     graph: LayoutGraph, distinct: NDArray[np.int64], folder: Path, split: str
 ) -> GraphFile:
-    """Write a graph with every row of some of its distinct configs, in the original order.
-
-    Args:
-        distinct: Numbers of distinct configs by `distinct_configs`, (d,) int64.
-        folder: Data folder to write to.
-    """
+    """Write a graph with all rows of some distinct configs, (d,), into a data folder."""
     _, group = distinct_configs(graph)
     rows = np.flatnonzero(np.isin(group, distinct))
     collection = graph.file.collection

@@ -1,7 +1,6 @@
 """The rehearsal of the leaderboard recipe: a run beside its plan, and kernels."""
 
 import json
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -73,12 +72,3 @@ def test_small_files_go_through_all_stages(tmp_path: Path) -> None:
     for name in LAYOUTS:
         assert f"| rank {name} |" in text and f"| train {name} cross_config_sage |" in text
     assert json.loads((tmp_path / "sessions/infer/1/kernel.json").read_text())["kind"] == "infer"
-
-
-def test_the_makefile_passes_overrides_of_the_recipe() -> None:
-    printed = subprocess.run(
-        make("-n", "--no-print-directory"), cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    words = shlex.split(printed.stdout.splitlines()[-1])
-    load_recipe("leaderboard", [words[i + 1] for i, word in enumerate(words) if word == "--set"])
-    assert "benchmarks.rehearsal" in words

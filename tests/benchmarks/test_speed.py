@@ -1,13 +1,18 @@
-"""The plain model and ours compute the same, and the benchmark of speed measures both."""
+"""The plain model and ours compute the same, and the benchmarks of speed run without a GPU."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import speed
+from benchmarks import gpu, speed
+from benchmarks.gpu_measures import moved_bytes
 from benchmarks.plain_pyg import plain_copy, plain_names
+from common.errors import UsageError
+from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
 from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
@@ -32,16 +37,6 @@ def test_layout_models_are_compared_in_time_and_memory() -> None:
 def test_a_step_of_packing_has_a_cost(step: str, tmp_path: Path) -> None:
     path = write_sized(tmp_path, GraphSize(300, 10, 20)).path
     assert all(cost >= 0 for cost in speed.run_step(step, path))
-
-
-@pytest.mark.slow
-def test_packing_is_measured_in_fresh_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(speed, "ROUNDS", 1)
-    rows = speed.packing_rows(write_sized(tmp_path, GraphSize(300, 10, 20)).path)
-    assert [row[0] for row in rows] == [*speed.STEPS]
-    assert all(min(numbers(row[1:])) >= 0 for row in rows)
 
 
 CONFIGS = [
@@ -76,3 +71,31 @@ def test_scores_and_gradients_equal_the_plain_models(
         assert parameter.grad is not None
         difference = (gradients[name] - parameter.grad).norm()
         assert difference < 1e-3 * parameter.grad.norm() + 1e-5, name
+
+
+def test_moved_bytes_count_inputs_and_results_but_no_views() -> None:
+    x = torch.ones(4, 8)
+    with moved_bytes() as moved:
+        transposed = torch.add(x, 1).T
+    assert transposed.shape == (8, 4)
+    assert moved.total == 2 * x.nbytes
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA GPU")
+def test_without_a_gpu_it_ends_with_one_line() -> None:
+    with pytest.raises(UsageError, match="torch finds no CUDA GPU"):
+        gpu.main([])
+
+
+@pytest.mark.slow
+def test_every_part_runs_in_a_tiny_size_on_a_cpu() -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--dry"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    parts = "ceilings", "steps", "ranking", "training", "top"
+    assert all(f"\n{part}: " in f"\n{done.stdout}" for part in parts)
+
+
+def test_the_packages_of_a_bare_gpu_machine_suffice() -> None:
+    missing = "polars", "lightgbm", "optuna", "plotly", "kagglesdk"
+    code = f"import sys\nsys.modules.update(dict.fromkeys({missing}))\nimport benchmarks.gpu"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

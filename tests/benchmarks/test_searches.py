@@ -1,12 +1,15 @@
-"""The page on `optimize` comes from the results alone."""
+"""The pages on `optimize` and `suggest` come from the results of each search."""
 
 import json
 from pathlib import Path
 
 from autotune.optimize.write import BEST
 from benchmarks.autotune.__main__ import PROGRAMS, SEARCHES, SECONDS, main
+from benchmarks.suggest import TRAINED, UNTRAINED, Table, table_rows
 from common.files import write_text
+from data.graphs.graph import LayoutGraph, TileGraph
 from data.hlo.programs import read_programs
+from models.trees.baseline import BASELINES
 
 
 def test_page_comes_from_the_results(tmp_path: Path) -> None:
@@ -32,3 +35,15 @@ def test_page_comes_from_the_results(tmp_path: Path) -> None:
     files = [Path(path) for path in PROGRAMS.values() if ":" not in path]
     assert len(PROGRAMS) == 10 and len(files) == 3
     assert all(len(read_programs(path)) == 1 for path in files)
+
+
+def test_each_search_has_a_row(layout_graph: LayoutGraph, tile_graph: TileGraph) -> None:
+    table = Table()
+    for graph in (layout_graph, tile_graph):
+        scores = BASELINES[graph.file.collection.kind].score(graph)
+        both = {"rule": scores, "ranker": scores}
+        table.replay(graph, graph.file.name, both)
+    rows = table_rows(table)
+    assert [row[0] for row in rows] == [*UNTRAINED, *TRAINED]
+    # The first row is that of random search, whose ratio to itself is 1.
+    assert rows[0][2] == rows[1][3] == "1.00 [1.00, 1.00]"
