@@ -44,12 +44,7 @@ SCALES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
 
 
 class BlendSpec(NamedTuple):
-    """Scale and weights of a blend.
-
-    Attributes:
-        weights: Weight of each member. They need not sum to 1.
-        tile_error: Error of the scores for the choice of tile configs, see `ensembles.picks`.
-    """
+    """Scale and weights of a blend, and the error of its scores for `ensembles.picks`."""
 
     method: str
     weights: Mapping[str, float]
@@ -60,10 +55,7 @@ def apply_blend(members: Mapping[str, pl.DataFrame], spec: BlendSpec) -> pl.Data
     """Average the scores of the members, each scaled within its graph.
 
     A graph that a member does not rank is averaged over the other members. If all their weights
-    are 0, they count equally.
-
-    Returns:
-        Rows and columns of the member that ranks most graphs; lower = faster.
+    are 0, they count equally. The result has the rows of the member that ranks most graphs.
     """
     total = sum(spec.weights[name] for name in members)
     if not 0 < total < math.inf:
@@ -85,10 +77,9 @@ def joined(
     *,
     rows_of: str,
 ) -> pl.DataFrame:
-    """Join the scaled scores of members by config, in the order of `rows`.
+    """Join the scaled scores of members by config. A graph that a member leaves out has null.
 
     Args:
-        scale: Scales the scores of one graph to 0..1. A graph that a member leaves out has null.
         rows_of: Name of the source of `rows` for error messages.
     """
     result = rows.select("graph", "config", "config_hash")

@@ -36,14 +36,6 @@ from ensembles.blend import (
 from ensembles.picks import TILE_ERROR, TILE_ERRORS, top_k_to_measure
 from models.config.recipe import BlendConfig
 
-FITTED_NOTE = (
-    "The weights were fitted to the valid split, so the collection's value there is too good. "
-    "held_out_value is unbiased, because its graphs had no part in the fit."
-)
-KEPT_NOTE = (
-    "No other weights beat the recipe's blend by more than noise, so the run uses the recipe's "
-    "blend. held_out_value is its value on the valid split, without any fit."
-)
 # An official xla split has seven graphs. Few families widen the interval (common.metrics).
 MIN_GRAPHS, MIN_FAMILIES, MAX_FOLDS = 6, 3, 5
 # A collection with this number of valid graphs chooses without the other search of its source. The
@@ -61,20 +53,19 @@ Places = NDArray[np.int64]
 
 
 class ScoredGraph(NamedTuple):
-    """A labelled graph that all members have scored.
+    """A labelled graph of c configs with scores.
 
     Attributes:
-        kind: "layout" or "tile".
         scores: Scores of the members, (c, m), from 0 to 1, lower = faster. The column of a member
             that does not rank the graph is nan.
-        kept: Scores of the recipe's blend, (c,).
+        recipe_scores: Scores of the recipe's blend, (c,).
         runtime: Measured runtimes, (c,).
     """
 
     kind: str
     family: str
     scores: Floats
-    kept: Floats
+    recipe_scores: Floats
     runtime: Floats
 
     def value(self, scores: Floats) -> float:
@@ -99,10 +90,7 @@ def too_few(files: Sequence[GraphFile]) -> str | None:
 
 
 def read_judged(files: Sequence[GraphFile]) -> dict[GraphFile, Labels]:
-    """Read the labels of all graphs but those that cannot be judged.
-
-    These have withheld runtimes, or are layout graphs whose runtimes are all equal.
-    """
+    """Read the labels of graphs, except withheld ones and equal runtimes of layouts."""
     labels = {file: read_labels_of(file) for file in files}
     return {
         file: label
@@ -144,12 +132,12 @@ def cross_validate(
     *,
     seed: int,
 ) -> tuple[Floats, Floats, tuple[float, float]]:
-    """Compare a fitted choice with the default on graphs outside the fit.
+    """Compare a fitted choice with the default on families outside the fit.
 
     Args:
         values_of: Fits a choice to the graphs at some places, and returns its value at others.
         default: Value of each graph by the default, (g,).
-        families: Family of each graph. All graphs of a family are in one fold.
+        families: Family of each graph.
 
     Returns:
         Values of the better of the two, (g,), the gain of the fitted choice, (g,), and the 99 %
@@ -171,11 +159,8 @@ def choose_blend(
     """Choose between the recipe's blend and weights that are fitted to the graphs.
 
     Returns:
-        `chosen` is GREEDY or RECIPE. `weights` have sum 1, and are empty for RECIPE.
-        `held_out_value` is the value of the chosen blend on graphs outside its fit, with the
-        interval `held_out_ci95`. `gain` is the gain of fitted weights on such graphs, with the 99 %
-        interval `gain_ci99`. `recipe_value` and `member_values` are means over all graphs.
-        `n_graphs` and `n_families` are counts.
+        `chosen` is GREEDY or RECIPE. `weights` have sum 1, and are empty for RECIPE. `gain` and
+        the values `held_out_*` are measured on graphs outside the fit, the others on all graphs.
     """
     every, families = np.arange(len(graphs)), [graph.family for graph in graphs]
 
@@ -185,7 +170,7 @@ def choose_blend(
     def fit(places: Places) -> Floats:
         return greedy_weights(lambda w: float(values(w, places).mean()), len(members))
 
-    recipe = np.array([graph.value(graph.kept) for graph in graphs])
+    recipe = np.array([graph.value(graph.recipe_scores) for graph in graphs])
     best, gain, gain_ci99 = cross_validate(
         lambda inside, outside: values(fit(inside), outside), recipe, families, seed=seed
     )
@@ -212,9 +197,8 @@ def choose_tile_error(
     """Choose the error of the scores for the five configs of tile kernels, see `ensembles.picks`.
 
     Returns:
-        `tile_error`, which is the default unless another one is better beyond noise. `values` is
-        the tile score of each error. `held_out_value` is the value of the choice on kernels outside
-        it, and `gain_ci99` the 99 % interval of the gain over the default.
+        `tile_error`, which is the default unless another one is better beyond noise, and `values`,
+        the tile score of each error. The other values are measured on kernels outside the choice.
     """
     by_name, rows, families = {file.name: file for file in judged}, [], []
     for part in each("choose the tile error", blended.sort("config").partition_by("graph")):
@@ -250,25 +234,20 @@ def scored_graphs(
     tables = {name: t.filter(pl.col("graph").is_in([*by_name])) for name, t in members.items()}
     widest = max(tables, key=lambda name: tables[name].height)
     scaled = joined(tables[widest], tables, minmax, rows_of=f"member {widest}")
-    table = scaled.with_columns(kept=apply_blend(tables, recipe)["score"])
+    table = scaled.with_columns(recipe_score=apply_blend(tables, recipe)["score"])
     graphs = []
     for part in table.partition_by("graph", maintain_order=True):
         file = by_name[part["graph"][0]]
         runtime = judged[file].only(part["config"].to_numpy()).runtime.astype(np.float64)
-        kept = part["kept"].to_numpy().astype(np.float64)
-        scores = part.select([*tables]).to_numpy()
-        graphs.append(ScoredGraph(file.collection.kind, family_of(file), scores, kept, runtime))
+        scores = part.select([*tables]).to_numpy(), part["recipe_score"].cast(pl.Float64).to_numpy()
+        graphs.append(ScoredGraph(file.collection.kind, family_of(file), *scores, runtime))
     return graphs
 
 
 def choosing_together(
     members: Mapping[Collection, Sequence[str]], n_graphs: Mapping[Collection, int]
 ) -> list[list[Collection]]:
-    """Group collections by the blend that they choose together.
-
-    A collection with MIN_ALONE valid graphs chooses alone. Smaller ones of a source choose
-    together, if they have the same members.
-    """
+    """Group small collections of a source with the same members. They choose one blend."""
     groups: dict[tuple[str, ...], list[Collection]] = {}
     for collection, names in members.items():
         is_alone = n_graphs[collection] >= MIN_ALONE
@@ -285,10 +264,7 @@ def choose_in_run(
     *,
     seed: int,
 ) -> None:
-    """Choose one blend for one or more collections, and write it. An existing choice stays.
-
-    An official xla split has only seven graphs. Its two searches together have twice the labels.
-    """
+    """Choose one blend for one or more collections, and write it. An existing choice stays."""
     paths = [choice_file(out, collection) for collection in files]
     members = list(next(iter(tables.values())))
     if all(path.exists() for path in paths) or len(members) < 2:
@@ -299,8 +275,8 @@ def choose_in_run(
     )
     recipe = recipe_blend(blending, members)
     if reason := too_few([*judged]):
-        record = {"chosen": RECIPE, "reason": reason, "held_out_value": None}
-        record |= blend_record(recipe)
+        facts = {"chosen": RECIPE, "reason": reason, "held_out_value": None}
+        record = facts | blend_record(recipe)
         message = f"{reason}; uses the recipe's blend"
     else:
         by_id = {
@@ -325,14 +301,14 @@ def _choose(
 ) -> tuple[dict[str, Any], str]:
     """Return the record of a choice, and a message about it."""
     choice = choose_blend(scored_graphs(judged, members, recipe), [*members], seed=seed)
-    spec, note = recipe, KEPT_NOTE
+    spec = recipe
     message = "no weights beat the recipe's blend by more than noise; uses the recipe's blend"
     if choice["chosen"] != RECIPE:
-        spec, note = BlendSpec(FITTED_SCALE, choice["weights"]), FITTED_NOTE
-        value = f"{choice['held_out_value']:.4f}"
-        message = f"uses fitted weights; their value on valid graphs outside the fit is {value}"
+        spec = BlendSpec(FITTED_SCALE, choice["weights"])
+        held_out = "their value on valid graphs outside the fit is"
+        message = f"uses fitted weights; {held_out} {choice['held_out_value']:.4f}"
     if next(iter(judged)).collection.kind == "tile":
         error = choose_tile_error(judged, apply_blend(members, spec), seed=seed)
         spec = spec._replace(tile_error=error["tile_error"])
         choice["of_tile_error"] = error
-    return {**choice, **blend_record(spec), "note": note}, message
+    return choice | blend_record(spec), message

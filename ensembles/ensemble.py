@@ -41,12 +41,7 @@ FINAL = "-final"
 
 @dataclass(frozen=True)
 class Member:
-    """One model of an ensemble.
-
-    Attributes:
-        folder: Run folder of the trained model. BASELINE has none.
-        kind: "layout" or "tile".
-    """
+    """One model of an ensemble. The folder of BASELINE does not exist."""
 
     model: str
     seed: int
@@ -70,12 +65,7 @@ class Member:
 
 
 class Source(NamedTuple):
-    """Origin of the models that rank a collection.
-
-    Attributes:
-        collection: Collection that the models learned from. None for the baseline.
-        reason: Reason why another collection is the source. None if it is the collection itself.
-    """
+    """Collection whose models rank another one, and the reason. None is the baseline."""
 
     collection: Collection | None
     reason: str | None = None
@@ -188,18 +178,13 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
 
     Args:
         wanted: Collection to rank. None for the collection that a single model learned from.
-
-    Raises:
-        UsageError: The models rank several collections, and `wanted` is None.
     """
     config = read_config(folder)
     if wanted is None:
         if "collection" in config:
             return collection_named(config["collection"])
-        raise UsageError(
-            f"{folder}: ranks more than one collection; pass --collection (from "
-            "Python collection=), such as layout:xla:random"
-        )
+        expected = "pass --collection (from Python collection=), such as layout:xla:random"
+        raise UsageError(f"{folder}: ranks more than one collection; {expected}")
     if "model" in config:
         with blame(folder / CONFIG, "the config of a trained model"):
             learned = collection_named(config.get("collection") or config["collections"][0])

@@ -113,21 +113,17 @@ def take_models(sources: Mapping[Path, Path]) -> list[Path]:
     missing = {target: folder for target, folder in sources.items() if not target.exists()}
     for target, folder in missing.items():
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(
-                prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
-            ) as scratch:
+            parent = target.parent
+            parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=parent) as scratch:
                 inner = Path(scratch) / target.name
                 inner.mkdir()
-                for name in _names(folder):
-                    refuse_link(folder / name)
-                    shutil.copyfile(folder / name, inner / name)
+                for path in folder.iterdir():
+                    if path.is_file() and not path.name.startswith("."):
+                        refuse_link(path)
+                        shutil.copyfile(path, inner / path.name)
                 inner.rename(target)
         except OSError as error:
             reason = f"cannot be copied from {folder}: {error.strerror}"
             raise PipelineError(f"{target}: {reason}") from error
     return list(missing)
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))

@@ -42,14 +42,10 @@ Values = NDArray[np.float64]
 def shares(
     value: Callable[[NDArray[np.bool_]], Values], k: int, rng: np.random.Generator
 ) -> tuple[Values, int]:
-    """Divide the effect of k changes among them.
-
-    The result is exact for scores that are sums over changes and pairs of changes.
+    """Divide the effect of k changes among them, exactly for sums over changes and pairs of them.
 
     Args:
         value: Maps masks of changes, (v, k) bool, to scores, (v, m).
-        k: Number of changes.
-        rng: Generator of the orders.
 
     Returns:
         Parts, (k, m), whose sum is the difference, and the number of variants, v.

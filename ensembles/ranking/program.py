@@ -20,13 +20,7 @@ from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
 from data.graphs.packing import pack_values
 from data.hlo.files import EXPECTED, choose, find_dumped, split_choice
 from data.npz.archive import Archive
-from data.tree import (
-    Collection,
-    GraphFile,
-    collection_named,
-    file_from_path,
-    names_beside,
-)
+from data.tree import Collection, GraphFile, collection_named, file_from_path, names_beside
 from features.padding import tensor_ranks
 
 if TYPE_CHECKING:
@@ -121,14 +115,11 @@ class NamedGraph:
                 f"{self.path}: candidates are made for layouts, from an HLO module; this file "
                 f"{'is an npz' if self.program is None else 'has tiles'}; rank its own configs"
             )
-        max_configs = MAX_CANDIDATE_BYTES // (
-            N_LAYOUT_VALUES * max(1, len(self.graph.node_config_ids))
-        )
+        n_nodes = len(self.graph.node_config_ids)
+        max_configs = MAX_CANDIDATE_BYTES // (N_LAYOUT_VALUES * n_nodes)
         if not 1 <= n_configs <= max_configs:
-            raise UsageError(
-                f"{self.path}: {n_configs} candidates; expected 1..{max_configs} configs of "
-                f"{len(self.graph.node_config_ids)} nodes"
-            )
+            expected = f"expected 1..{max_configs} configs of {n_nodes} nodes"
+            raise UsageError(f"{self.path}: {n_configs} candidates; {expected}")
         return self.program.candidates(self.graph.node_config_ids, n_configs, seed=seed)
 
 
@@ -226,12 +217,9 @@ def _from_program(program: "HloProgram", path: Path, collection: Collection | No
             **shared, config_feat=arrays["config_feat"], runtime_normalizers=normalizers
         )
     else:
-        graph = LayoutGraph(
-            **shared,
-            configs=pack_values(arrays["node_config_feat"]),
-            node_config_ids=arrays["node_config_ids"],
-            node_splits=program.graph.node_splits,
-        )
+        ids, splits = arrays["node_config_ids"], program.graph.node_splits
+        packed = pack_values(arrays["node_config_feat"])
+        graph = LayoutGraph(**shared, configs=packed, node_config_ids=ids, node_splits=splits)
     runs = configs.run_numbers if configs else None
     return NamedGraph(graph, collection, program, runs, has_configs=bool(configs))
 
@@ -260,6 +248,6 @@ def read_names(npz: Path, n_nodes: int) -> tuple[str, ...] | None:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
     if len(names) != n_nodes:
         raise PipelineError(
-            f"{path}: has {len(names)} names; expected one for each node, {n_nodes}"
+            f"{path}: has {len(names)} names; expected {n_nodes}, one for each node"
         )
     return names

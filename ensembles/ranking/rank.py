@@ -57,7 +57,6 @@ class Ranked:
 
     @property
     def members(self) -> list[str]:
-        """Return the names of the members."""
         return list(self.member_scores)
 
     @property
@@ -168,9 +167,8 @@ class Ranked:
         """
         decides, graph = self.decides, self._graph_with(config).graph
         if decides == "options" and isinstance(graph, TileGraph):
-            return {
-                "options": options_of(graph.config_feat[config, : len(N_OPTIONS)].astype(np.int64))
-            }
+            numbers = graph.config_feat[config, : len(N_OPTIONS)].astype(np.int64)
+            return {"options": options_of(numbers)}
         if decides == "tile":
             return {"tile": {field: list(sizes) for field, sizes in self.tile(config).items()}}
         nodes = self.layouts(config)
@@ -325,10 +323,8 @@ def rank(
         raise UsageError(f"top {top}: expected 1 or more")
     _check_fits(ranker, graph)
     if configs is None and not graph.has_configs:
-        raise UsageError(
-            f"{graph.path}: the module has no configs; expected some, for example "
-            "configs=graph.candidates(200)"
-        )
+        expected = "expected some, for example configs=graph.candidates(200)"
+        raise UsageError(f"{graph.path}: the module has no configs; {expected}")
     ranked = graph if configs is None else with_configs(graph, configs)
     start = time.perf_counter()
     members = ranker.member_scores(ranked.graph)
@@ -352,10 +348,8 @@ def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
 
 def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
     if ranker.collection.kind != graph.kind:
-        raise PipelineError(
-            f"{graph.path}: has {graph.kind} configs; the models rank those of "
-            f"{ranker.collection.name}"
-        )
+        models = f"the models rank those of {ranker.collection.name}"
+        raise PipelineError(f"{graph.path}: has {graph.kind} configs; {models}")
     if graph.kind == "layout":
         check_layout_configs(graph, str(graph.path))
 

@@ -53,9 +53,6 @@ TYPICAL_SPREAD = 0.2
 # Of more measured configs or candidates, a part is used. This bounds time and memory.
 MAX_CONFIGS = 1024
 
-# Endings of tables. Only CSV files are read, and no packed ones.
-TABLES = {".csv", ".tsv", ".ods", ".xls", ".xlsx"}
-
 # Runtimes in ns by config (its row in the file). inf is a config that failed.
 Runtimes = Mapping[int, Sequence[float]]
 
@@ -72,16 +69,12 @@ class Measurement(FrozenConfig):
 
 
 def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: int) -> list[int]:
-    """Choose distinct configs to measure next.
+    """Choose at most k distinct configs to measure next, in the order of choice.
 
     Args:
         scores: Finite score of each config by a ranker, (c,), lower = faster.
         graph: Graph of the configs. Its own runtimes are not read.
         runtimes: Runtimes so far. Repeated measurements of equal configs are merged.
-        k: Number of configs to choose, at least 1.
-
-    Returns:
-        At most k rows of configs that are not measured, in the order of choice.
     """
     first, group = distinct_configs(graph)
     logs: dict[int, list[float]] = {}
@@ -178,10 +171,7 @@ def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
         Config and runtime in ns of each measurement. inf is a config that failed.
     """
     hashes = config_hashes(named.graph).tolist()
-    suffixes = {suffix.lower() for suffix in path.suffixes}
-    if suffixes & TABLES and path.suffix.lower() != ".csv":
-        raise PipelineError(f"{path}: expected a .csv file; save or unpack the table as one")
-    if ".csv" in suffixes:
+    if path.suffix.lower() == ".csv":
         measured = _read_csv(path, hashes)
     else:
         graph = load_graph(path).graph
@@ -204,44 +194,43 @@ def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
 def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
     """Check every row, and leave out those without a runtime."""
     try:
-        lines = read_bytes(path).decode("utf-8-sig").splitlines() or [""]
+        reader = csv.reader(read_bytes(path).decode("utf-8-sig").splitlines(), strict=True)
+        (_, names), *lines = [(reader.line_num, cells) for cells in reader] or [(1, [])]
     except UnicodeDecodeError:
         raise PipelineError(f"{path}: not UTF-8 text; save it as CSV in UTF-8") from None
-    names = _cells(lines[0], f"{path}: line 1")
+    except csv.Error as error:
+        expected = "expected values between commas"
+        raise PipelineError(f"{path}: line {reader.line_num}: {error}; {expected}") from None
     if not {"config", "runtime_ns"} <= {*names} or len({*names}) < len(names):
         expected = f"expected {','.join(Measurement.model_fields)}, with commas"
-        raise PipelineError(f"{path}: line 1: has {lines[0][:80]!r}; {expected}")
-    rows = list[Measurement]()
-    for number, line in enumerate(lines[1:], start=2):
-        place = f"{path}: line {number}"
-        cells = _cells(line, place)
-        if not any(cell.strip() for cell in cells):
-            continue
-        if len(cells) > len(names):
-            raise PipelineError(f"{place}: has {len(cells)} values; expected {len(names)}")
-        try:
-            table = dict(zip_longest(names, cells, fillvalue=""))
-            row = Measurement.from_table(table, source=place)
-        except UsageError as error:
-            raise PipelineError(str(error)) from None
-        if row.config >= len(hashes):
-            raise PipelineError(f"{place}: config {row.config}; expected 0..{len(hashes) - 1}")
-        if row.config_hash and row.config_hash != f"{hashes[row.config]:016x}":
-            expected = "expected the same program, --candidates and --seed"
-            raise PipelineError(f"{place}: config {row.config} has another hash; {expected}")
-        rows.append(row)
+        raise PipelineError(f"{path}: line 1: has {','.join(names)[:80]!r}; {expected}")
+    rows = [
+        _measurement(names, cells, hashes, f"{path}: line {number}")
+        for number, cells in lines
+        if any(map(str.strip, cells))
+    ]
     measured = [(row.config, row.runtime_ns) for row in rows if row.runtime_ns is not None]
     if 0 < len(measured) < len(rows):
         log.info(f"{path}: {len(rows) - len(measured)} of {len(rows)} rows have no runtime")
     return measured
 
 
-def _cells(line: str, place: str) -> list[str]:
-    """Split one line. A quote that is not closed is an error, so no value has two lines."""
+def _measurement(
+    names: Sequence[str], cells: Sequence[str], hashes: Sequence[int], place: str
+) -> Measurement:
+    if len(cells) > len(names):
+        raise PipelineError(f"{place}: has {len(cells)} values; expected {len(names)}")
     try:
-        return next(csv.reader([line], strict=True), [])
-    except csv.Error as error:
-        raise PipelineError(f"{place}: {error}; expected values between commas") from None
+        table = dict(zip_longest(names, cells, fillvalue=""))
+        row = Measurement.from_table(table, source=place)
+    except UsageError as error:
+        raise PipelineError(str(error)) from None
+    if row.config >= len(hashes):
+        raise PipelineError(f"{place}: config {row.config}; expected 0..{len(hashes) - 1}")
+    if row.config_hash and row.config_hash != f"{hashes[row.config]:016x}":
+        expected = "expected the same program, --candidates and --seed"
+        raise PipelineError(f"{place}: config {row.config} has another hash; {expected}")
+    return row
 
 
 def request_text(rows: Sequence[int], graph: Graph) -> str:

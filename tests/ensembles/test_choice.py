@@ -1,4 +1,4 @@
-"""Selection of a blend: its members, its held-out value, and the graphs and configs in use."""
+"""Selection of a blend, against slow references, and the graphs and configs in use."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from common.metrics import kendall_tau, ranking_score
+from common.metrics import family_folds, family_interval, kendall_tau, ranking_score
 from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_graph
 from data.labels import Labels
-from data.tree import GraphFile, collection_named, find_graphs
+from data.tree import Collection, GraphFile, collection_named, find_graphs
 from ensembles import choice
 from ensembles.blend import BlendSpec, choice_file, read_choice, run_blend
 from ensembles.choice import (
@@ -38,8 +38,15 @@ from models.trees.baseline import BASELINES
 
 SEARCHES = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
 FAMILIES = ("depthwise_b1", "dilated_b1", "lstm_b4", "mixer_b1", "plain_b2")
-KERNELS = find_graphs(SAMPLE, collections=(collection_named("tile:xla"),), splits=("train",))[:90]
 BAG = 8
+
+
+def train_graphs(collection: Collection) -> list[GraphFile]:
+    return find_graphs(SAMPLE, collections=(collection,), splits=("train",))
+
+
+TILES = collection_named("tile:xla")
+KERNELS = train_graphs(TILES)[:90]
 
 
 @pytest.fixture(autouse=True)
@@ -48,35 +55,24 @@ def short_selection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def noisy(
-    noise: Sequence[float],
-    *,
-    n_graphs: int,
-    n_configs: int,
-    seed: int,
-    per_family: int = 1,
-    kind: str = "layout",
-    recipe: Sequence[float] = (1.0,),
+    noise: Sequence[float], *, n_graphs: int, n_configs: int, seed: int, per_family: int = 1
 ) -> list[ScoredGraph]:
     """Make members that see the truth through noise of their own; infinite noise sees nothing."""
-    rng = np.random.default_rng(seed)
-    graphs = []
+    rng, graphs = np.random.default_rng(seed), []
     for index in range(n_graphs):
         truth = rng.normal(size=n_configs)
-        seen = [
-            rng.normal(size=n_configs) * (1 if np.isinf(level) else level)
-            + (0 if np.isinf(level) else truth)
-            for level in noise
-        ]
-        raw = np.stack(seen, axis=1)
+        raw = np.stack(
+            [
+                rng.normal(size=n_configs) * (1 if np.isinf(level) else level)
+                + (0 if np.isinf(level) else truth)
+                for level in noise
+            ],
+            axis=1,
+        )
         scores = (raw - raw.min(axis=0)) / np.ptp(raw, axis=0)
-        kept = scores[:, : len(recipe)] @ np.array(recipe)
         family = f"family{index // per_family}"
-        graphs.append(ScoredGraph(kind, family, scores, kept, np.exp(truth / 5)))
+        graphs.append(ScoredGraph("layout", family, scores, scores[:, 0], np.exp(truth / 5)))
     return graphs
-
-
-def names_of(graphs: Sequence[ScoredGraph]) -> list[str]:
-    return [f"model{member}" for member in range(graphs[0].scores.shape[1])]
 
 
 def mean_tau(graphs: Sequence[ScoredGraph], weights: NDArray[np.float64]) -> float:
@@ -104,16 +100,38 @@ def test_greedy_selection_equals_the_slow_reference(seed: int, n_configs: int) -
     assert greedy_weights(partial(mean_tau, graphs), 4).tolist() == slow_greedy(graphs)
 
 
-def test_members_that_complement_each_other_are_blended() -> None:
-    """Members that err independently are better together than the best alone."""
-    graphs = noisy([1.5, 1.5, np.inf], kind="tile", n_graphs=60, n_configs=100, seed=2)
-    chosen = choose_blend(graphs, names_of(graphs))
-    assert chosen["chosen"] == GREEDY
-    assert min(chosen["weights"][name] for name in ("model0", "model1")) > 0.2
-    assert chosen["weights"]["model2"] < 0.2
-    assert chosen["gain"] > chosen["gain_ci99"][0] > 0
-    assert chosen["held_out_value"] > max(chosen["member_values"].values())
-    assert sum(chosen["weights"].values()) == pytest.approx(1)
+@pytest.mark.parametrize(
+    ("seed", "noise", "expected"),
+    [(0, (2.0, 2.0), RECIPE), (3, (2.0, 2.0), RECIPE), (4, (1.5, 0.4, np.inf), GREEDY)],
+)
+def test_choices_have_the_values_of_held_out_families(
+    seed: int, noise: tuple[float, ...], expected: str
+) -> None:
+    graphs = noisy(noise, n_graphs=12, n_configs=20, seed=seed, per_family=2)
+    families = [f"family{number // 2}" for number in range(12)]
+    fold_of, held_out = family_folds(families, 5, seed), np.zeros(12)
+    for fold in range(5):
+        learned = [graphs[place] for place in np.flatnonzero(fold_of != fold)]
+        weights = greedy_weights(lambda w, some=learned: mean_tau(some, w), len(noise))
+        for place in np.flatnonzero(fold_of == fold):
+            held_out[place] = mean_tau([graphs[place]], weights)
+    kept = np.array([mean_tau([graph], np.eye(len(noise))[0]) for graph in graphs])
+    found = choose_blend(graphs, [f"model{m}" for m in range(len(noise))], seed=seed)
+    assert found["chosen"] == expected
+    assert found["gain"] == pytest.approx((held_out - kept).mean()) and found["gain"] != 0
+    interval = family_interval(held_out - kept, families, seed=seed, confidence=0.99)
+    assert found["gain_ci99"] == pytest.approx(interval)
+    assert (interval[0] > 0) == (expected == GREEDY)
+    best = held_out if expected == GREEDY else kept
+    assert found["held_out_value"] == pytest.approx(best.mean())
+    assert found["held_out_ci95"] == pytest.approx(family_interval(best, families, seed=seed))
+    if expected == GREEDY:
+        whole = greedy_weights(lambda w: mean_tau(graphs, w), len(noise))
+        assert [*found["weights"].values()] == whole.tolist()
+    else:
+        assert found["weights"] == {} and found["held_out_value"] == found["recipe_value"]
+    alone = [mean_tau(graphs, weights) for weights in np.eye(len(noise))]
+    assert [*found["member_values"].values()] == pytest.approx(alone)
 
 
 def scored(files: list[GraphFile], by: Callable[[NDArray[np.int64]], NDArray[Any]]) -> pl.DataFrame:
@@ -127,11 +145,7 @@ def test_the_searches_of_a_source_choose_together(
     caplog.set_level(logging.INFO)
     rng = np.random.default_rng(0)
     files = {
-        collection: [
-            file
-            for file in find_graphs(SAMPLE, collections=(collection,), splits=("train",))
-            if file.name in FAMILIES
-        ]
+        collection: [file for file in train_graphs(collection) if file.name in FAMILIES]
         for collection in SEARCHES
     }
     tables = {
@@ -143,20 +157,16 @@ def test_the_searches_of_a_source_choose_together(
     }
     blind = {"layout_linear": 0.0}
     blending = BlendConfig(choose=True, weights=blind)
-    one = {SEARCHES[0]: files[SEARCHES[0]]}
-    choose_in_run(tmp_path / "one", blending, one, tables, seed=0)
+    choose_in_run(tmp_path, blending, {SEARCHES[0]: files[SEARCHES[0]]}, tables, seed=0)
     assert "5 labelled graphs of 5 families; a choice needs 6" in caplog.messages[-1]
     choose_in_run(tmp_path / "both", blending, files, tables, seed=0)
     assert caplog.messages[-1].startswith("layout:xla:default and layout:xla:random: uses fitted ")
-    records = [read_choice(choice_file(tmp_path / "both", collection)) for collection in SEARCHES]
-    assert records[0] == records[1]
-    assert records[0] is not None and records[0]["chosen"] != RECIPE
-    assert (records[0]["n_graphs"], records[0]["n_families"]) == (10, 5)
-    assert records[0]["of"] == ["layout:xla:default", "layout:xla:random"]
-    assert records[0]["weights"]["layout_linear-seed0"] == 1
-    members = list(tables[SEARCHES[0]])
-    spec = run_blend(tmp_path / "both", blending, SEARCHES[0], members)
-    assert spec.weights["layout_linear-seed0"] == 1
+    record, other = (read_choice(choice_file(tmp_path / "both", c)) for c in SEARCHES)
+    assert record == other and record is not None and record["chosen"] == GREEDY
+    assert (record["n_graphs"], record["n_families"]) == (10, 5)
+    assert record["of"] == ["layout:xla:default", "layout:xla:random"]
+    spec = run_blend(tmp_path / "both", blending, SEARCHES[0], [*tables[SEARCHES[0]]])
+    assert record["weights"]["layout_linear-seed0"] == spec.weights["layout_linear-seed0"] == 1
 
 
 @pytest.mark.parametrize(
@@ -180,10 +190,7 @@ def test_only_small_collections_of_a_source_choose_together(
 def test_kernels_of_one_runtime_are_judged_and_such_layouts_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tiles, layouts = (
-        find_graphs(SAMPLE, collections=(collection_named(name),), splits=("train",))[:2]
-        for name in ("tile:xla", "layout:xla:random")
-    )
+    tiles, layouts = (train_graphs(collection)[:2] for collection in (TILES, SEARCHES[1]))
     monkeypatch.setattr(
         "ensembles.choice.read_labels_of", lambda _: Labels(np.full(9, 7, np.int64))
     )
@@ -205,35 +212,28 @@ def test_few_graphs_or_families_do_not_suffice(names: Sequence[str], reason: str
 
 
 def test_a_member_that_leaves_graphs_out_is_chosen_for_the_others() -> None:
-    files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
+    files = train_graphs(SEARCHES[0])[:8]
     whole = scored(files, lambda runtime: np.random.default_rng(0).random(len(runtime)))
-    some = scored(files[:4], lambda runtime: runtime)
-    tables = {"some": some, "whole": whole}
-    graphs = scored_graphs(
-        read_judged(files), tables, BlendSpec("minmax-mean", {"some": 1.0, "whole": 1.0})
-    )
-    assert [bool(np.isnan(graph.scores[:, 0]).all()) for graph in graphs] == [False] * 4 + [
-        True
-    ] * 4
-    for graph in graphs:
-        for weights in ([0.5, 0.5], [1.0, 0.0]):
-            spec = BlendSpec("minmax-mean", dict(zip(tables, weights, strict=True)))
-            (same,) = (
-                g
-                for g in scored_graphs(read_judged(files), tables, spec)
-                if g is not graph and np.array_equal(g.runtime, graph.runtime)
-            )
-            np.testing.assert_allclose(graph.blended(np.array(weights)), same.kept, atol=1e-6)
+    tables = {"some": scored(files[:4], lambda runtime: runtime), "whole": whole}
+    for weights in ([0.5, 0.5], [1.0, 0.0]):
+        spec = BlendSpec("minmax-mean", dict(zip(tables, weights, strict=True)))
+        graphs = scored_graphs(read_judged(files), tables, spec)
+        is_left_out = [bool(np.isnan(graph.scores[:, 0]).all()) for graph in graphs]
+        assert is_left_out == [False] * 4 + [True] * 4
+        for graph in graphs:
+            blended = graph.blended(np.array(weights))
+            np.testing.assert_allclose(blended, graph.recipe_scores, atol=1e-6)
 
 
 def test_only_configs_with_a_score_count() -> None:
-    files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
+    files = train_graphs(SEARCHES[0])[:8]
     graphs = list(read_ahead(files, sampled(files, 5)))
     scores = (scores_table(graph, BASELINES["layout"].score(graph)) for graph in graphs)
-    tables = dict.fromkeys("ab", pl.concat(scores))
-    spec = BlendSpec("minmax-mean", {"a": 1.0, "b": 1.0})
-    graphs_of_choice = scored_graphs(read_judged(files), tables, spec)
-    chosen = choose_blend(graphs_of_choice, [*tables])
+    tables, spec = (
+        dict.fromkeys("ab", pl.concat(scores)),
+        BlendSpec("minmax-mean", {"a": 1, "b": 1}),
+    )
+    chosen = choose_blend(scored_graphs(read_judged(files), tables, spec), [*tables])
     score = partial(ranking_score, "layout", as_submitted=True)
     taus = [score(BASELINES["layout"].score(graph), graph.runtime) for graph in graphs]
     assert chosen["n_graphs"] == len(files)
@@ -265,9 +265,8 @@ def test_a_good_ranker_needs_no_diverse_tiles(
 
 
 def test_the_chosen_tile_error_is_stored_and_read_again(tmp_path: Path) -> None:
-    tiles = collection_named("tile:xla")
     tables = {name: scored(KERNELS, fourth) for name in ("tile_linear-seed0", "late-seed0")}
     blending, members = BlendConfig(choose=True), [*tables]
-    assert run_blend(tmp_path, blending, tiles, members).tile_error == TILE_ERROR
-    choose_in_run(tmp_path, blending, {tiles: KERNELS}, {tiles: tables}, seed=0)
-    assert run_blend(tmp_path, blending, tiles, members).tile_error == 0
+    assert run_blend(tmp_path, blending, TILES, members).tile_error == TILE_ERROR
+    choose_in_run(tmp_path, blending, {TILES: KERNELS}, {TILES: tables}, seed=0)
+    assert run_blend(tmp_path, blending, TILES, members).tile_error == 0

@@ -1,20 +1,31 @@
-"""The configs to measure: against the definition, in any order of rows, and in bounded memory."""
+"""The configs to measure: against slow loops, in any order of rows, and in bounded memory."""
 
+import math
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes
 from data.graphs.packing import pack_values
 from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
-from data.tree import find_graphs
-from ensembles.picks import first_layouts, top_k_to_measure
-from ensembles.score_errors import MAX_CANDIDATES, layout_distances
+from ensembles.picks import (
+    LAYOUT_ERROR,
+    first_layouts,
+    lowest_expected_minimum,
+    top_k_to_measure,
+)
+from ensembles.score_errors import (
+    LAYOUT_LENGTH,
+    MAX_CANDIDATES,
+    normal_draws,
+    tile_correlation,
+    tile_places,
+)
+
+Floats = NDArray[np.float64]
 
 
 def tiles_at(*sizes: tuple[int, ...]) -> NDArray[np.float32]:
@@ -57,22 +68,6 @@ def test_k_distinct_configs_are_chosen(n: int, k: int, tile_graph: TileGraph) ->
         assert chosen[0] == 0
 
 
-def test_layout_distance_is_the_share_of_nodes_that_differ(tiny_tree: Path) -> None:
-    """Also if nodes are tied, and some more than others."""
-    n_unlike = 0
-    for file in find_graphs(tiny_tree, splits=("train",)):
-        if file.collection.kind == "layout":
-            graph = read_graph(file)
-            assert isinstance(graph, LayoutGraph)
-            rows = np.arange(0, graph.n_configs, 3)
-            values = graph.configs.rows(rows)  # (r, k, 18)
-            differing = (values[:, None] != values).any(axis=-1).mean(axis=-1)
-            distances = layout_distances(graph.configs, rows)
-            np.testing.assert_allclose(distances, differing, rtol=1e-12)
-            n_unlike += len(set(np.bincount(graph.configs.codebooks.column_of))) > 1
-    assert n_unlike
-
-
 def test_copies_and_row_order_change_no_choice(layout_graph: LayoutGraph) -> None:
     whole = layout_graph.only(np.tile(np.arange(layout_graph.n_configs), 3))
     scores, hashes = by_content(whole), config_hashes(whole)
@@ -81,6 +76,79 @@ def test_copies_and_row_order_change_no_choice(layout_graph: LayoutGraph) -> Non
     mixed = np.random.default_rng(0).permutation(whole.n_configs)
     again = top_k_to_measure(scores[mixed], whole.only(mixed), 5)
     assert hashes[mixed][again].tolist() == hashes[chosen].tolist()
+
+
+def slow_choice(
+    scores: NDArray[np.float32], correlation: Floats, error: float, k: int, first: int
+) -> list[int]:
+    """Each config in turn has the lowest mean over draws of errors and over their opposites."""
+    guess = (scores - scores.mean()) / scores.std()
+    factor = np.linalg.cholesky(correlation + 1e-6 * np.eye(len(correlation)))
+    errors = factor @ normal_draws()[: len(correlation)].astype(np.float64)
+    chosen = [first]
+    while len(chosen) < k:
+        means = {}
+        for other in sorted({*range(len(correlation))} - {*chosen}):
+            measured = [*chosen, other]
+            means[other] = np.mean(
+                [
+                    (guess[measured, None] + sign * error * errors[measured]).min(axis=0)
+                    for sign in (1, -1)
+                ]
+            )
+        chosen.append(min(means, key=lambda config: means[config]))
+    return chosen
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_choices_have_the_lowest_mean_over_draws(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = np.sort(rng.normal(3, 5, size=40).astype(np.float32))
+    places, first = rng.normal(size=(12, 2)), seed % 3
+    correlation = np.exp(-np.square(places[:, None] - places).sum(axis=-1) / 2)
+    for error in (0.5, 1.0, 2.0):
+        found = lowest_expected_minimum(scores, correlation, error, 6, first).tolist()
+        assert found == slow_choice(scores, correlation, error, 6, first)
+
+
+def test_draws_are_normal_and_independent() -> None:
+    draws = normal_draws()
+    assert draws.shape == (256, 2048)
+    assert (draws.mean(), draws.std()) == pytest.approx((0, 1), abs=0.01)
+    assert np.abs(np.corrcoef(draws) - np.eye(256)).max() < 0.12
+
+
+def test_errors_of_tiles_correlate_by_the_logarithms_of_sizes() -> None:
+    """A dimension of each tensor; the kernel and the output share one, and one has one size."""
+    rng, config_feat = np.random.default_rng(0), np.zeros((9, 24), np.float32)
+    sizes = rng.integers(1, 200, size=(9, 3))
+    config_feat[:, [5, 8, 21]] = sizes
+    config_feat[:, 9], config_feat[:, 13] = 7, sizes[:, 0]
+    config_feat[:, [6, 7, 14, 15, 22, 23]] = rng.integers(1, 99, size=(9, 6))  # sums, products
+    found = tile_correlation(tile_places(config_feat))
+    for i, one in enumerate(sizes):
+        for j, other in enumerate(sizes):
+            distance = np.square(np.log1p(one) - np.log1p(other)).sum()
+            assert found[i, j] == pytest.approx(math.exp(-distance / (2 * 2.0**2)), rel=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 5, 30])
+def test_layouts_are_chosen_among_the_first_fifth(k: int, layout_graph: LayoutGraph) -> None:
+    """Equal scores are in the order of the hashes of their configs."""
+    hashes = config_hashes(layout_graph)
+    scores = (hashes % np.uint64(17)).astype(np.float32)
+    values = layout_graph.configs.rows(np.arange(layout_graph.n_configs))
+    distinct = np.unique(hashes, return_index=True)[1]
+    rows = np.array(sorted(distinct, key=lambda row: (scores[row], hashes[row])))
+    candidates = rows[: max(k, math.ceil(0.2 * len(rows)))]
+    differing = np.array(
+        [[(values[i] != values[j]).any(axis=1).mean() for j in candidates] for i in candidates]
+    )
+    correlation = np.exp(-differing / LAYOUT_LENGTH)
+    first = first_layouts(layout_graph.configs, candidates)
+    expected = slow_choice(scores[rows], correlation, LAYOUT_ERROR, k, first)
+    found = top_k_to_measure(scores, layout_graph, k)
+    assert found.tolist() == rows[expected].tolist()
 
 
 LEFT, ROWS, COLUMNS, CUBE = (), (1, 0), (0, 1), (2, 1, 0)

@@ -1,14 +1,22 @@
-"""Ranking of npz files, tuning protobufs and HLO modules, and the output of the command."""
+"""Ranking of npz files, tuning data, HLO modules and user configs, in Python and by command."""
 
 import doctest
 import json
+import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from common.errors import PipelineError
+from common.settings import ROOT
+from data.graphs.graph import LayoutGraph
+from data.graphs.packing import pack_values
 from data.tree import GraphFile
 from ensembles import load_graph, load_ranker, rank
 from ensembles.picks import top_k_to_measure
@@ -25,9 +33,14 @@ from tests.ensembles.programs import (
     write,
 )
 from tests.features.hlo_modules import layout_tuning, tile_tuning
-from tests.support.command_line import call
+from tests.support.command_line import call, python_in
 
 CHOICE = "compiler's choice"
+PAGE = (ROOT / "docs" / "guides" / "rank.md").read_text(encoding="utf-8")
+
+
+def ranked(file: Path, run: Path, *words: object) -> Any:
+    return json.loads(call("rank", file, "--run", run, "--json", *words))
 
 
 def rewritten(file: GraphFile, path: Path, **changes: Any) -> Path:
@@ -36,6 +49,88 @@ def rewritten(file: GraphFile, path: Path, **changes: Any) -> Path:
     with np.load(file.path) as arrays:
         np.savez(path, **{**arrays, **changes})
     return path
+
+
+def test_an_npz_is_ranked_by_the_scores_of_its_models_and_read_wherever_it_lies(
+    rankers: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    for name, model in ((LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)):
+        file = first_of(tiny_tree, name)
+        graph = load_graph(file.path)
+        assert graph.collection == file.collection
+        assert graph.instruction_names is None
+        ranked = rank(load_ranker(rankers / model), graph, top=3)
+        expected = load_ranker(rankers / model).score(graph.graph)
+        np.testing.assert_array_equal(ranked.scores, expected)
+        np.testing.assert_array_equal(ranked.order, np.argsort(expected, kind="stable"))
+        assert [entry["config"] for entry in ranked.best()] == ranked.order[:3].tolist()
+        assert ranked.seconds > 0
+        kind = name.partition(":")[0]
+        path = Path(shutil.copy(file.path, tmp_path / f"{kind}.npz"))
+        # The keys of a file show its kind.
+        outside = load_graph(path)
+        assert (outside.kind, outside.collection, outside.name) == (kind, None, kind)
+        assert load_graph(path, collection=name).collection == file.collection
+
+
+def test_user_configs_are_ranked(rankers: Path, tmp_path: Path) -> None:
+    ranker = load_ranker(rankers / LAYOUT_MODEL)
+    # Only a configurable node needs room for its layouts.
+    graph = load_graph(write(tmp_path / "dense.pb", dense_module(deepest=7)))
+    assert isinstance(graph.graph, LayoutGraph)
+    alone = rank(ranker, graph, configs=graph.candidates(1))
+    assert [node.is_left_open for node in alone.layouts(0)] == [True] * 3
+    configs = graph.candidates(20, seed=5)
+    ranked = rank(ranker, graph, configs=configs)
+    assert ranked.scores.shape == (20,)
+    assert len(set(ranked.scores.tolist())) > 5
+    assert graph.instruction_names
+    for config in range(20):
+        for node, row in zip(ranked.layouts(config), configs[config], strict=True):
+            assert node.name == graph.instruction_names[node.node]
+            flat = [list(order or ()) for order in node.tensors.values()]
+            parts = row.reshape(3, 6)[: len(flat)]
+            assert flat == [part[part >= 0].tolist() for part in parts]
+    # Another order of the same configs gives the same order of the same scores.
+    turned = rank(ranker, graph, configs=configs[::-1])
+    np.testing.assert_allclose(turned.scores[::-1], ranked.scores, rtol=1e-4, atol=1e-6)
+
+
+def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
+    layouts, tiles = (load_ranker(rankers / model) for model in (LAYOUT_MODEL, TILE_MODEL))
+    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
+    kernels = write(tmp_path / "kernels.pb", tile_tuning())
+    assert load_graph(f"{kernels}#-1234").name == "kernels_-1234"
+    is_open = np.full((3, 3, 18), -1.0)
+    fraction, too_deep, repeated, gap = (is_open.copy() for _ in range(4))
+    fraction[1, 1, 2] = 0.5
+    too_deep[1, 1, 6:9] = [2, 1, 0]  # the input of the reshape has two dimensions
+    repeated[2, 2, :2] = 0
+    gap[2, 2, :3] = [0, -1, 1]
+    ranking = rank(layouts, graph, configs=graph.candidates(1))
+
+    def of_file(values: NDArray[np.float64]) -> object:
+        whole = replace(graph.graph, configs=pack_values(values.astype(np.int8)))
+        return rank(layouts, replace(graph, graph=whole, has_configs=True))
+
+    cases: dict[str, Callable[[], object]] = {
+        "has layout configs; the models rank those of tile": lambda: rank(tiles, graph),
+        "have shape (3, 18); expected (c, 3, 18)": lambda: rank(layouts, graph, is_open[0]),
+        "node 1, value 2 is 0.5; expected a whole": lambda: rank(layouts, graph, fraction),
+        "input is given the order [2, 1, 0]; expected": lambda: rank(layouts, graph, too_deep),
+        "output is given the order [0, 0]; expected": lambda: of_file(repeated),
+        "output is given the order [0, -1, 1]; expected": lambda: of_file(gap),
+        "2 modules and none chosen; ": lambda: load_graph(kernels),
+        "this file has tiles": lambda: load_graph(kernels, kernel="abc").candidates(3),
+        "top 0: expected 1 or more": lambda: rank(layouts, graph, top=0),
+        "1000000000 candidates; expected 1..39768215 ": lambda: graph.candidates(10**9),
+        "has no configs; expected some, for example configs=graph": lambda: rank(layouts, graph),
+        "no config 1; expected 0..0": lambda: ranking.layouts(1),
+        "its configs are layouts, no tiles": lambda: ranking.tile(0),
+    }
+    for message, function in cases.items():
+        with pytest.raises(PipelineError, match=re.escape(message)):
+            function()
 
 
 def test_a_config_that_repeats_is_listed_once(
@@ -172,10 +267,6 @@ def test_measure_prints_the_configs_to_measure(
     assert "diversified_slowdown@4" in call(*words)
 
 
-def ranked(file: Path, run: Path, *words: object) -> Any:
-    return json.loads(call("rank", file, "--run", run, "--json", *words))
-
-
 def test_layouts_of_a_protobuf_by_name_and_run(rankers: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "program.pb", layout_tuning())
     found = ranked(path, rankers / LAYOUT_MODEL)
@@ -252,17 +343,23 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
     cases: list[tuple[tuple[object, ...], int, str]] = [
         ((noise, "--run", layouts), 1, "damaged, cut short or something else; expected tun"),
         ((cut_npz, "--run", layouts), 1, f"{cut_npz}: "),
-        ((tuned, "--run", tiles), 1, f"{tuned}: has layout configs; the models rank"),
         ((kernels, "--run", layouts), 1, f"{layouts}: ranks layout configs, not tile:xla"),
         ((tuned, "--run", layouts, "--collection", TILES), 2, f"{tuned}: has layout configs; --"),
         ((plain, "--run", layouts), 1, "has no convolution, dot or reshape with dimensions"),
         ((deep, "--run", layouts), 1, "has a tensor with more than 6 dimensions"),
         ((kernels, "--run", tiles, "--kernel", "x"), 2, "no modules called 'x'; expected "),
-        ((kernels, "--run", tiles, "--candidates", 4), 2, "candidates are made for layouts"),
         ((tmp_path / "no.pb", "--run", layouts), 1, "no such file"),
     ]
     for words, code, expected in cases:
         line = call("rank", *words, expect=code)
-        assert line.startswith("error: "), line
-        assert expected in line, line
-        assert line.count("\n") == 1, line
+        assert line.startswith("error: ") and expected in line and line.count("\n") == 1, line
+
+
+def test_the_example_of_the_docs_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(from ensembles import .*?)```", PAGE, re.S)
+    write(tmp_path / "module.hlo.pb", dense_module())
+    assert '"runs/first"' in example
+    code = example.replace('"runs/first"', repr(str(rankers / LAYOUT_MODEL)))
+    lines = python_in(tmp_path, "-c", code).splitlines()
+    assert [line.split()[0] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
+    assert [line.split()[0].split(".")[0] for line in lines[5:]] == ["dot", "reshape", "dot"]
