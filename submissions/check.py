@@ -68,10 +68,9 @@ class SubmissionRow(NamedTuple):
 
 
 class ScannedRow(NamedTuple):
-    """One line of a submission file.
+    """One line of a submission file. The header is row 1.
 
     Attributes:
-        row: Number of the line. The header is row 1.
         id: ID of the row, "" without a known collection.
         ranking: Config indices, (m,) int64. None for a line that cannot be read.
         fault: "" for none. A line whose ID comes twice has a ranking and a fault.
@@ -90,11 +89,7 @@ def submission_rows(
 ) -> Iterator[SubmissionRow]:
     """Rank the configs of each graph by score; equal scores keep the order of the file.
 
-    A tile row starts with the diversified top 5.
-
-    Args:
-        files: Files of the graphs. Only files of tile kernels are read.
-        tile_error: Error of the scores of tiles, see `top_k_to_measure`.
+    A tile row starts with the diversified top 5, so the files of tile kernels are read.
     """
     file_of = {file.submission_id: file for file in files}
     for collection, blended in scored:
@@ -103,9 +98,8 @@ def submission_rows(
             ranking = ranking_from_scores(table["score"].to_numpy())
             if collection.kind == "tile":
                 if name not in file_of:
-                    raise PipelineError(
-                        f"{name}: has scores but no file; expected --data with its kernel"
-                    )
+                    expected = "expected --data with its kernel"
+                    raise PipelineError(f"{name}: has scores but no file; {expected}")
                 five = _five_to_measure(file_of[name], table, tile_error)
                 ranking = np.concatenate([five, ranking[~np.isin(ranking, five)]])
             configs = table["config"].to_numpy().astype(np.int64)
@@ -115,9 +109,8 @@ def submission_rows(
 def _five_to_measure(file: GraphFile, table: pl.DataFrame, tile_error: float) -> Indices:
     kernel = read_tile(file)
     if not np.array_equal(config_hashes(kernel), table["config_hash"].to_numpy()):
-        raise PipelineError(
-            f"{file.path}: has other configs than the scores; expected the same data"
-        )
+        expected = "expected the same data"
+        raise PipelineError(f"{file.path}: has other configs than the scores; {expected}")
     return top_k_to_measure(table["score"].to_numpy(), kernel, TILE_PICKS, tile_error)
 
 
@@ -156,11 +149,7 @@ def read_submission(path: Path) -> dict[str, Indices]:
 
 
 def scan_submission(path: Path) -> Iterator[ScannedRow]:
-    """Yield the lines of a submission file, readable or not.
-
-    A byte order mark, all line ends, empty lines and cells in quotes are accepted, because Kaggle
-    accepts them.
-    """
+    """Yield the lines of a submission file, readable or not, in each form that Kaggle accepts."""
     try:
         with open_regular(path) as file:
             text = file.read().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
@@ -208,10 +197,7 @@ def _collection_of(submission_id: str) -> str:
 
 
 def check_submission(path: Path, expected: Rows) -> list[str]:
-    """List the problems of a submission file, one line each.
-
-    Problems are an unreadable file or line, missing, surplus and repeated rows, and rankings with a
-    wrong count, an index out of range or a repeated index. Rows may have any order.
+    """List the problems of a submission file, one line each. Rows may have any order.
 
     Args:
         expected: Number of configs by submission ID. None for a tile kernel with an unknown number,
@@ -228,10 +214,7 @@ def check_submission(path: Path, expected: Rows) -> list[str]:
 
 @cache
 def official_rows() -> Rows:
-    """Return the number of configs of each official test graph, by submission ID.
-
-    Collections are in the order of the sample submission. Tile kernels have None.
-    """
+    """Return the number of configs of each official test graph by ID, and None for kernels."""
     rows: dict[str, int | None] = {}
     for collection in COLLECTIONS:
         for name in sorted(official_names()[f"{collection.name}/test"]):
@@ -275,17 +258,12 @@ def refuse_other_split(
 ) -> None:
     """Raise a PipelineError if a submission answers no graph of a split."""
     if not any(name in answered for name in expected):
-        raise PipelineError(
-            f"{path}: answers no graph of split {split}; expected the run's submission for "
-            f"{split}, or another --split"
-        )
+        expected_file = f"expected the run's submission for {split}, or another --split"
+        raise PipelineError(f"{path}: answers no graph of split {split}; {expected_file}")
 
 
 def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
-    """List the reasons why Kaggle cannot score a submission.
-
-    Without test graphs in the data folder, the embedded sample takes its place.
-    """
+    """List the reasons why Kaggle cannot score a submission, by data or else the sample."""
     folder = data_dir if has_graphs(npz_root(data_dir), ("test",)) else SAMPLE
     problems, rows = problems_with_data(path, folder, "test")
     if not problems and rows.keys() != official_rows().keys():

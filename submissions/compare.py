@@ -27,11 +27,9 @@ def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
     """Compare two reports on the graphs that both have judged with the same metric.
 
     Returns:
-        `collections` has an entry per collection with common graphs. `first` and `second` are means
-        over the common graphs, and `difference` is second minus first with the interval `ci95`.
-        `probability` is that of a better second report. Both are None for fewer than two families.
-        `only_in_one` is the number of graphs that only one report has. `mean` has the same keys for
-        the mean over collections.
+        `collections` has an entry per collection with common graphs, and `mean` one for the mean
+        over collections. `difference` is second minus first, and `probability` that of a better
+        second report. It and `ci95` are None for fewer than two families.
     """
     collections, draws = {}, []
     for name, part in first.collections.items():

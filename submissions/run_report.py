@@ -53,11 +53,8 @@ class CollectionReport(_Record):
 
     Attributes:
         value: Mean of the metric over graphs. None if no graph was judged.
-        ci95: Bootstrap interval over graphs. None for fewer than two graphs.
         programs: Programs of graphs whose names hide them, by name of the graph.
         judged_on: Number of judged configs and of all configs, if some were not judged.
-        noise_ceiling: Median over graphs of Kendall's tau between two measurements.
-        seed_sd: Standard deviation of `seed_values`.
     """
 
     __pydantic_extra__: dict[str, float | None] = Field(init=False)
@@ -83,8 +80,7 @@ class CollectionReport(_Record):
     def chance_of_gain(self) -> dict[str, float] | None:
         """Return how often one of five configs is over 1 % faster than the first by score.
 
-        `probability` and its 95 % interval, `low` to `high`, have Jeffreys' prior. None without
-        graphs.
+        The probability and its 95 % interval have Jeffreys' prior. None without graphs.
         """
         from scipy.stats import beta
 
@@ -109,9 +105,7 @@ class ModelsReport(_Record):
 
     Attributes:
         unused: Members that rank no graph, because they know none of the programs.
-        method: Scale of the blend, for example "minmax-mean".
-        weights: Share of each member in the blend, as a mean over the graphs of both splits. The
-            sum is 1. A member that ranks no graph has 0.
+        weights: Share of each member in the blend, as a mean over the graphs of both splits.
         fallback_from: Collection whose models rank this one, or "baseline". None for its own.
         blend: The choice of the blend, if the run made one.
     """
@@ -144,15 +138,12 @@ class LearningCurve(_Record):
 
 
 class RunReport(_Record):
-    """Content of report.json. `score --json` prints the first three fields.
+    """Content of report.json (docs/reference/files.md). `score --json` prints three fields.
 
     Attributes:
-        score: Mean of the collections' values. None if no collection has one.
         missing_parts: Splits of the dataset without graphs, "collection/split".
-        measured_on: Platforms of the runtimes by the manifest of the data, for example "cpu". Empty
-            if the data has no manifest, as the public dataset.
-        environment: Versions, threads and device.
-        peak_mib: Peak of resident memory in each stage in MiB. None if it is unknown.
+        measured_on: Platforms of the runtimes, for example "cpu". Empty without a manifest.
+        peak_mib: Peak of resident memory in each stage. None if it is unknown.
     """
 
     score: float | None = None

@@ -43,10 +43,9 @@ def cut_to_samples(
     rankings: Mapping[str, NDArray[np.int64]],
     labels: Mapping[str, Labels],
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Labels]]:
-    """Restrict layout graphs to the sample of configs that their rankings cover.
+    """Restrict layout graphs to the sample of configs that their rankings cover (`sample_rows`).
 
-    The number of ranked configs determines the sample (`data.graphs.graph.sample_rows`). A ranking
-    of other configs stays, and `score_submission` raises an error for it.
+    A ranking of other configs stays, and `score_submission` raises an error for it.
     """
     cut_rankings, cut_labels = dict(rankings), dict(labels)
     for file in files:
@@ -71,20 +70,16 @@ def score_submission(
 ) -> RunReport:
     """Score rankings per graph and per collection.
 
-    A collection without any row in `rankings` is not judged. Its value is None, and its graphs are
-    in `left_out`. A mean is None if a row has too few indices.
+    A collection without any row in `rankings` is not judged. All arguments are by submission ID.
 
     Args:
-        rankings: Config indices by submission ID, (m,) int64, sorted by score. A layout graph needs
-            all c, and a tile kernel at least min(5, c).
-        labels: Runtimes by submission ID. Runtimes that are all 0 count as withheld.
-        ceilings: Kendall's tau between two measurements of the same configs, by submission ID. An
-            unknown one is nan or has no entry. Only this argument gives layouts `noise_ceiling`.
-        to_measure: Five diversified configs by submission ID, which decide the tile score. Without
-            this argument the first five of the ranking do.
-        n_configs: Number of configs of each graph's file, by submission ID. `judged_on` is set for
-            collections with more configs than `labels`.
-        programs: Program of a graph whose name hides it, by submission ID.
+        rankings: Config indices, (m,) int64, sorted by score. A layout graph needs all c, and a
+            tile kernel at least min(5, c).
+        labels: Runtimes. Those that are all 0 count as withheld.
+        ceilings: Kendall's tau between two measurements of the same configs, nan if unknown.
+        to_measure: Five diversified configs, which decide the tile score instead of the first five.
+        n_configs: Number of configs of each graph's file, which may have more than `labels`.
+        programs: Program of a graph whose name hides it.
     """
     collections: dict[str, CollectionReport] = {}
     left_out: list[LeftOut] = []
@@ -136,9 +131,7 @@ def score_graph(
     """Return all metrics of one graph of c configs.
 
     Args:
-        collection: Collection of the graph.
         ranking: Distinct config indices, (m,) int64, predicted fastest first.
-        labels: Runtimes of the c configs.
         scores: Scores behind the ranking, (c,). With them, equal scores are ties in `kendall_tau`
             and `opa`.
         to_measure: Five diversified configs, which decide the tile score.

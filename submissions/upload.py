@@ -15,14 +15,7 @@ from common.credentials import one_line
 from common.errors import PipelineError
 from common.files import open_regular
 from common.http import RetryPolicy
-from common.kaggle import (
-    POLICY,
-    KaggleSession,
-    ask,
-    kaggle_session,
-    send_once,
-    upload_file,
-)
+from common.kaggle import POLICY, KaggleSession, ask, kaggle_session, send_once, upload_file
 
 COMPETITION = "predict-ai-model-runtime"
 _IN_DOUBT = (

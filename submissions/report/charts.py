@@ -79,10 +79,7 @@ def rank_points(
     labels: Labels,
     scored: Sequence[pl.DataFrame | None] = (),
 ) -> pl.DataFrame:
-    """Return rank and slowdown of the configs of a graph.
-
-    A graph with more than 300 configs has about 300 points: evenly by rank, the first ten, and the
-    fastest.
+    """Return RANKS_SCHEMA of about 300 configs: evenly by rank, the first ten, and the fastest.
 
     Args:
         ranking: Positions of configs, (c,) int64, predicted fastest first.
@@ -90,9 +87,6 @@ def rank_points(
         scored: Tables of the blend and of its members, with `config` (the row in the graph's file)
             and `score` by position. Without them, positions are rows. None for a member that does
             not rank the graph.
-
-    Returns:
-        Columns of RANKS_SCHEMA. `slowdown` is the runtime divided by the fastest one.
     """
     runtime = labels.runtime
     some = np.linspace(0, len(ranking) - 1, POINTS_PER_GRAPH).round()
@@ -120,12 +114,7 @@ def rank_points(
 
 
 class Chart(NamedTuple):
-    """One chart of a page.
-
-    Attributes:
-        kind: Name of a function of FIGURES in figures.js.j2.
-        description: Text for readers without the drawing.
-    """
+    """One chart of a page. Its kind is a function of FIGURES in figures.js.j2."""
 
     kind: str
     title: str
@@ -172,12 +161,7 @@ def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
 
 
 def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Chart:
-    """Return a chart of runtime against predicted rank.
-
-    Args:
-        points: Points from `rank_points`.
-        members: Names of the m members, whose scores are shown.
-    """
+    """Return a chart of runtime against rank with `rank_points` and the scores of m members."""
     shown = {
         "rank": (points["rank"] + 1).to_list(),
         "slowdown": [round(value, 5) for value in points["slowdown"]],

@@ -15,12 +15,7 @@ import polars as pl
 from common.files import atomic_path, write_text
 from common.pages import number, render_page
 from data.tree import collection_named
-from submissions.report.charts import (
-    learning_charts,
-    library,
-    ranks_chart,
-    slowdown_charts,
-)
+from submissions.report.charts import learning_charts, library, ranks_chart, slowdown_charts
 from submissions.run_report import CollectionReport, RunReport
 from submissions.score import DIVERSIFIED, remarks_on
 

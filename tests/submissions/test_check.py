@@ -10,7 +10,10 @@ import polars as pl
 import pytest
 
 from common.errors import PipelineError
-from data.tree import COLLECTIONS, collection_named
+from data.graph_store.stored_graph import read_graph
+from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs
+from ensembles.picks import top_k_to_measure
+from models.predict import scores_table
 from submissions.check import (
     MAX_PROBLEMS,
     SubmissionRow,
@@ -27,6 +30,7 @@ from tests.support.real_data import REAL, requires_real_data
 Change = Callable[[list[str]], list[str]]
 LONG = "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba"  # 1001 configs
 UNET, KERNEL = "layout:xla:default:unet_3d.4x4.bf16", "tile:xla:kernel_-342c"
+TILE = collection_named("tile:xla")
 SMALL, LARGE = "tile:xla:small", "tile:xla:large"
 A, B = "layout:xla:default:a", "layout:nlp:random:b"
 EXPECTED = {SMALL: 2, LARGE: 9, A: 3, B: 4}
@@ -98,6 +102,40 @@ def test_only_scored_configs_are_written(configs: list[int], indices: str, tmp_p
     for order in itertools.permutations(range(3)):
         write_submission(path, submission_rows([(random, scores[list(order)])], []))
         assert path.read_text() == f"ID,TopConfigs\nlayout:xla:random:a,{indices}\n"
+
+
+@pytest.fixture
+def kernels(tiny_tree: Path) -> list[GraphFile]:
+    found = find_graphs(tiny_tree, collections=(TILE,), splits=("train",))
+    return [file for file in found if read_graph(file).n_configs > 8][:2]
+
+
+def test_a_row_has_the_diversified_five_and_then_the_others_by_score(
+    kernels: list[GraphFile],
+) -> None:
+    n_unlike = 0
+    for seed in range(5):
+        graph, rng = read_graph(kernels[0]), np.random.default_rng(seed)
+        scores = rng.normal(size=graph.n_configs).astype(np.float32)
+        (row,) = submission_rows([(TILE, scores_table(graph, scores))], kernels)
+        five = top_k_to_measure(scores, graph, 5).tolist()
+        by_score = np.argsort(scores, kind="stable").tolist()
+        assert row.ranking.tolist() == [*five, *(c for c in by_score if c not in five)]
+        assert (row.id, row.configs) == (kernels[0].submission_id, None)
+        n_unlike += five != by_score[:5]
+    assert n_unlike
+
+
+def test_kernels_without_a_file_or_with_other_configs_are_refused(kernels: list[GraphFile]) -> None:
+    scored, other = (
+        scores_table(graph, np.arange(graph.n_configs, dtype=np.float32))
+        for graph in map(read_graph, kernels)
+    )
+    with pytest.raises(PipelineError, match="no file"):
+        list(submission_rows([(TILE, scored)], kernels[1:]))
+    renamed = other.with_columns(graph=np.repeat(kernels[0].name, len(other)))
+    with pytest.raises(PipelineError, match="has other configs than the scores"):
+        list(submission_rows([(TILE, renamed)], kernels))
 
 
 def row(submission_id: str, *ranking: int) -> SubmissionRow:

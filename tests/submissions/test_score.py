@@ -15,11 +15,18 @@ from data.labels import Labels, read_labels_of
 from data.tree import COLLECTIONS, find_graphs
 from submissions.report.page import write_report_page
 from submissions.run_report import RunReport
-from submissions.score import FEW_GRAPHS, cut_to_samples, remarks_on, score_submission
+from submissions.score import (
+    DIVERSIFIED,
+    FEW_GRAPHS,
+    cut_to_samples,
+    remarks_on,
+    score_submission,
+)
 from tests.submissions.made_up import ints, write_graph
 
 XLA = "layout:xla:default"
 A, B, K = f"{XLA}:a", f"{XLA}:b.1:x", "tile:xla:k"
+SHORT, LONG = "tile:xla:short", "tile:xla:long"
 
 
 def test_a_layout_collection_by_hand() -> None:
@@ -54,6 +61,40 @@ def test_a_truncated_tile_row_has_a_score_but_no_tau() -> None:
     assert part.mean("top1_error") == pytest.approx(1)
     assert part.mean("top5_error") == pytest.approx(45 / 40 - 1)
     assert part.mean("top10_error") is None
+
+
+def test_the_configs_to_measure_decide_the_tile_score_and_the_ranking_all_else() -> None:
+    runtime, every = ints(80, 60, 45, 44, 50, 40, 90), ints(*range(7))
+    labels = {
+        SHORT: Labels(runtime, ints(*[1] * 7)),
+        LONG: Labels(runtime[::-1].copy(), ints(*[1] * 7)),
+        A: Labels(ints(3, 1, 2, 5, 4, 6, 7)),
+    }
+    rankings = {SHORT: every[:5], LONG: every, A: every}
+    five = {SHORT: ints(0, 1, 2, 4, 6), LONG: ints(0, 3, 4, 5, 6), A: ints(0, 2, 3, 4, 5)}
+    report = score_submission(
+        rankings,
+        labels,
+        to_measure=five,
+        n_configs={SHORT: 7, LONG: 2000, A: 7},
+        programs={SHORT: "resnet", LONG: ""},
+    )
+    tiles, layouts = (report.collections[name] for name in ("tile:xla", XLA))
+    best = {SHORT: 45 / 40, LONG: 44 / 40}
+    for name, slowdown in best.items():
+        graph = tiles.per_graph[name.removeprefix("tile:xla:")]
+        assert graph["tile_score"] == pytest.approx(2 - slowdown)
+        assert graph[DIVERSIFIED] == pytest.approx(slowdown)
+    assert tiles.per_graph["short"]["slowdown@5"] == pytest.approx(44 / 40)
+    assert tiles.per_graph["long"]["slowdown@5"] == 1
+    assert tiles.value == pytest.approx(2 - np.mean([*best.values()]))
+    assert tiles.mean(DIVERSIFIED) == pytest.approx(np.mean([*best.values()]))
+    assert layouts.per_graph["a"][DIVERSIFIED] == 2 and layouts.per_graph["a"]["slowdown@5"] == 1
+    # The short ranking has no ten configs, so there is no mean.
+    assert tiles.per_graph["long"]["top10_error"] == 0
+    assert tiles.mean("top10_error") is None and tiles.mean("top5_error") == pytest.approx(0.05)
+    assert (tiles.judged_on, layouts.judged_on) == ("14 of 2,007 configs", None)
+    assert (tiles.programs, layouts.programs) == ({"short": "resnet"}, {})
 
 
 def test_graphs_without_an_order_are_left_out_and_named() -> None:

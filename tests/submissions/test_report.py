@@ -1,11 +1,30 @@
-"""Pages show all values of a report, a graph or two runs. They are valid offline HTML."""
+"""Pages show all values of a report or a graph, in valid offline HTML, and in a real browser."""
 
+import json
 import re
+import struct
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
+from common.metrics import ranking_from_scores, slowdown_at_k
+from data.labels import Labels
+from submissions.report import charts
+from submissions.report.charts import (
+    CURVE_PICKS,
+    DPI,
+    FIRST_POINTS,
+    POINTS_PER_GRAPH,
+    RANKS_SCHEMA,
+    SIZE_INCHES,
+    rank_points,
+    slowdown_curve,
+    write_overview,
+)
 from submissions.report.page import (
     MAX_PAGES,
     graph_address,
@@ -15,15 +34,106 @@ from submissions.report.page import (
 )
 from submissions.run_report import RunReport
 from submissions.score import score_submission
-from tests.submissions.pages import (
-    LAYOUT,
-    Page,
-    illustrated_report,
-    scored_report,
-    with_facts,
-)
+from tests.support.browser import needs_browser, used
 
+VOID = {"meta", "line", "rect", "br", "img", "input"}
+LAYOUT = "layout:xla:default"
 HOSTILE = "../../</script><b>&'\""
+
+
+class Page(HTMLParser):
+    """Collects text, tags and addresses; `open_tags` must be empty at the end."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open_tags: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        # The data of each chart.
+        self.charts: list[Any] = []
+        self.feed(html)
+        self.close()
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open_tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:  # of <line/> too
+        assert tag in VOID or self.open_tags.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open_tags[-1:] == ["script"]:
+            if self.tags[-1][1].get("type") == "application/json":
+                self.charts.append(json.loads(data))
+        elif self.open_tags[-1:] != ["style"]:
+            self.text += f" {data}"
+
+    def addresses(self) -> list[str]:
+        return [attributes["href"] or "" for tag, attributes in self.tags if tag == "a"]
+
+    def rects(self, kind: str) -> list[dict[str, str | None]]:
+        return [
+            attributes
+            for tag, attributes in self.tags
+            if tag == "rect" and kind in (attributes["class"] or "").split()
+        ]
+
+
+def scored_report(n_graphs: int = 3) -> RunReport:
+    """Score random rankings of `n_graphs` layout graphs, one without order, and a tile kernel."""
+    rng = np.random.default_rng(0)
+    labels, rankings = {}, {}
+    for graph in range(n_graphs):
+        name = f"{LAYOUT}:graph-{graph:02}"
+        labels[name] = Labels(rng.permutation(50) + 1)
+        rankings[name] = ranking_from_scores(labels[name].runtime + rng.normal(0, 10, 50))
+    labels[f"{LAYOUT}:flat"] = Labels(np.full(4, 7))
+    labels["tile:xla:slow"] = Labels(np.array([9, 9, 9, 9, 9, 1]), np.ones(6, np.int64))
+    rankings |= {"tile:xla:slow": np.arange(5), f"{LAYOUT}:flat": np.arange(4)}
+    return score_submission(rankings, labels)
+
+
+def with_facts(report: RunReport, facts: dict[str, Any]) -> RunReport:
+    return RunReport.model_validate(report.as_json() | facts)
+
+
+def illustrated_report(n_graphs: int = 3) -> tuple[RunReport, pl.DataFrame]:
+    report, rng = scored_report(n_graphs), np.random.default_rng(1)
+    part = report.collections[LAYOUT]
+    tables, rankings, runtimes = [], [], []
+    for graph in part.per_graph:
+        runtime = rng.permutation(50) + 1
+        rankings.append(ranking_from_scores(runtime + rng.normal(0, 10, 50)))
+        runtimes.append(runtime)
+        tables.append(rank_points(LAYOUT, graph, rankings[-1], Labels(runtime)))
+    curve = {"k": CURVE_PICKS, "model": slowdown_curve(rankings, runtimes), "baseline": None}
+    evidence = {
+        "slowdown_curve": curve,
+        "noise_ceiling": 0.875,
+        "seed_values": {"0": 0.5, "1": 0.25},
+        "seed_sd": 0.125,
+    }
+    losses = {"step": [20, 40], "loss": [3.0, 2.5], "held_out_step": [40], "held_out": [0.5]}
+    collections = report.as_json()["collections"]
+    facts = {
+        "collections": collections | {LAYOUT: collections[LAYOUT] | evidence},
+        "learning_curves": [
+            {"group": LAYOUT, "member": f"net-seed{seed}", **losses} for seed in (0, 1)
+        ],
+        "models": {
+            LAYOUT: {
+                "members": ["net-seed0", "net-seed1"],
+                "method": "rank-mean",
+                "weights": {"net-seed0": 0.75, "net-seed1": 0.25},
+            }
+        },
+        "seconds": {"train": 40.0, "predict": 10.0},
+        "peak_mib": {"train": 512, "predict": None},
+        "seeds": [0, 1],
+    }
+    return with_facts(report, facts), pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *tables])
 
 
 def render(report: RunReport, tmp_path: Path, ranks: pl.DataFrame | None = None) -> Page:
@@ -210,3 +320,69 @@ def test_a_page_shows_points(tmp_path: Path) -> None:
 def test_names_of_pages_stay_in_their_folder_and_apart(name: str) -> None:
     assert re.fullmatch(r"tile-xla-[A-Za-z0-9_.-]{1,120}", page_name("tile:xla", name))
     assert page_name("tile:xla", name) != page_name("tile:xla", f"{name}'")
+
+
+def test_a_curve_is_the_mean_slowdown_at_each_k() -> None:
+    rng = np.random.default_rng(0)
+    sizes = (3, 40, 250)
+    runtimes = [rng.integers(10, 1000, size).astype(np.float64) for size in sizes]
+    rankings = [rng.permutation(size) for size in sizes]
+    curve = slowdown_curve(rankings, runtimes)
+    for value, k in zip(curve, CURVE_PICKS, strict=True):
+        plain = [slowdown_at_k(*pair, k) for pair in zip(rankings, runtimes, strict=True)]
+        assert value == pytest.approx(np.mean(plain), abs=1e-6)
+
+
+def test_points_hold_first_and_last_config_and_no_more_than_a_picture_shows() -> None:
+    rng = np.random.default_rng(0)
+    runtime, ranking = rng.permutation(5000) + 100, rng.permutation(5000)
+    points = rank_points("layout:xla:default", "g", ranking, Labels(runtime))
+    ranks = points["rank"].to_list()
+    fastest = int(runtime[ranking].argmin())
+    assert set(range(FIRST_POINTS)) | {fastest, 4999} <= set(ranks)
+    assert POINTS_PER_GRAPH <= len(ranks) <= POINTS_PER_GRAPH + FIRST_POINTS + 1
+    assert np.diff(ranks).max() == np.ceil(4999 / (POINTS_PER_GRAPH - 1))
+    assert points["config"].to_list() == ranking[ranks].tolist()
+    assert points["runtime_ns"].to_list() == runtime[ranking[ranks]].tolist()
+    expected = runtime[ranking[ranks]] / 100
+    assert points["slowdown"].to_numpy() == pytest.approx(expected)
+
+
+def test_points_of_a_tile_are_normalised_and_name_rows_and_what_members_think() -> None:
+    labels = Labels(np.array([30, 20]), np.array([1, 2]))
+    scored = [pl.DataFrame({"config": [7, 9], "score": score}) for score in ([0, 1], [0.5, 2])]
+    points = rank_points("tile:xla", "g", np.array([1, 0]), labels, scored)
+    assert points["slowdown"].to_list() == [1, 3]
+    assert points["config"].to_list() == [9, 7]
+    assert points["members"].to_list() == [[2], [0.5]]
+
+
+def test_the_picture_is_the_same_for_the_same_report_with_scores_or_without(tmp_path: Path) -> None:
+    one, two = tmp_path / "1.png", tmp_path / "2.png"
+    for report in (illustrated_report()[0], score_submission({}, {})):
+        write_overview(report, one)
+        write_overview(report, two)
+        assert one.read_bytes() == two.read_bytes()
+        size = struct.unpack(">II", one.read_bytes()[16:24])
+        assert size == tuple(round(inches * DPI) for inches in SIZE_INCHES)
+
+
+def test_without_plotly_there_is_nothing_to_draw_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(charts, "find_spec", lambda name: None)
+    assert charts.library.__wrapped__() == ""
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1400])
+def test_pages_are_drawn_sorted_searched_and_fit_the_window(width: int, tmp_path: Path) -> None:
+    report, ranks = illustrated_report(20)
+    write_report_page(report, tmp_path / "report.html", ranks)
+    state = used(tmp_path / "report.html", width)
+    assert state["plots"] == 1 + 1 and state["focused"] and state["found"] == ["graph-07"]
+    direction, values = state["sorted"]
+    numbers = [float(text.replace("−", "-").replace("–", "-inf")) for text in values]
+    assert (direction, numbers) == ("descending", sorted(numbers, reverse=True))
+    write_graph_pages(tmp_path, report, ranks)
+    page = tmp_path / "graphs" / "layout-xla-default-graph-07.html"
+    assert used(page, width)["plots"] == 1
