@@ -5,7 +5,6 @@ import platform
 import tempfile
 import time
 import timeit
-import zipfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -19,7 +18,6 @@ from benchmarks.plain_pyg import PlainLayoutModel
 from benchmarks.workloads import CONFIGURABLE_SHARE, make_workload
 from common.machine import own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
-from data.npz.archive import CHUNK_BYTES
 from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import file_from_path
@@ -106,39 +104,14 @@ def network_rows(setting: Setting) -> list[list[str]]:
     return rows
 
 
-def read_with_zipfile(path: Path, out: Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as member:
-                while member.read(CHUNK_BYTES):
-                    pass
-
-
-def store(path: Path, out: Path) -> None:
-    (entry,) = prepare([file_from_path(path)], out)
-    assert entry.stored is not None, entry.error
-
-
-# Arguments of a step: the file and an empty folder.
-STEPS = {"inflate with Python's zipfile": read_with_zipfile, "`prepare`": store}
-
-
-def run_step(name: str, path: Path) -> tuple[float, float, float]:
-    """Run a step, and return wall and processor seconds, and this process's peak MiB."""
+def pack(path: Path) -> tuple[float, float, float]:
+    """Pack a file, and return wall and processor seconds, and this process's peak MiB."""
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as out:
         cpu, wall = time.process_time(), time.perf_counter()
-        STEPS[name](path, Path(out))
+        (entry,) = prepare([file_from_path(path)], Path(out))
+        assert entry.stored is not None, entry.error
         return time.perf_counter() - wall, time.process_time() - cpu, own_peak_mib()
-
-
-def packing_rows(path: Path) -> list[list[str]]:
-    rows = []
-    for name in STEPS:
-        costs = [in_fresh_process(run_step, name, path) for _ in range(ROUNDS)]
-        wall_s, cpu_s, peak_mib = np.min(costs, axis=0)
-        rows.append([name, f"{wall_s:.2f}", f"{cpu_s:.2f}", f"{peak_mib:,.0f}"])
-    return rows
 
 
 @errors_in_one_line()
@@ -147,12 +120,13 @@ def main() -> None:
     networks = [row for setting in SETTINGS for row in network_rows(setting)]
     with tempfile.TemporaryDirectory() as folder:
         path = write_sized(Path(folder), LARGEST).path
-        packing, file_mb = packing_rows(path), path.stat().st_size / 1e6
+        costs = [in_fresh_process(pack, path) for _ in range(ROUNDS)]
+        file_mb = path.stat().st_size / 1e6
     write_page(
         "speed",
         PAGES,
         networks=networks,
-        packing=packing,
+        packing=np.min(costs, axis=0).tolist(),
         rounds=ROUNDS,
         size=LARGEST,
         file_mb=file_mb,

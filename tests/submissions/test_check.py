@@ -168,16 +168,10 @@ def test_a_long_row_survives_the_round_trip(tmp_path: Path) -> None:
     assert np.array_equal(unet[1], ranking) and unet[1].dtype == np.int64
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"ID,TopConfigs\ntile:xla:a,1;0\nlayout:nlp:random:b,0;1\n",
-        b"\xef\xbb\xbfID,TopConfigs\r\ntile:xla:a,1;0\r\nlayout:nlp:random:b,0;1\r\n",
-        b"ID,TopConfigs\rtile:xla:a,1;0\rlayout:nlp:random:b,0;1\r",
-    ],
-)
-def test_line_ends_and_marks_are_accepted(tmp_path: Path, content: bytes) -> None:
-    rankings = read_submission(written(tmp_path, content))
+@pytest.mark.parametrize(("mark", "end"), [(b"", b"\n"), (b"\xef\xbb\xbf", b"\r\n"), (b"", b"\r")])
+def test_line_ends_and_marks_are_accepted(tmp_path: Path, mark: bytes, end: bytes) -> None:
+    lines = b"ID,TopConfigs", b"tile:xla:a,1;0", b"layout:nlp:random:b,0;1", b""
+    rankings = read_submission(written(tmp_path, mark + end.join(lines)))
     assert {name: ranking.tolist() for name, ranking in rankings.items()} == {
         "tile:xla:a": [1, 0],
         B: [0, 1],
@@ -203,10 +197,8 @@ def test_damage_is_named_with_its_row(
     tmp_path: Path, content: str | bytes | None, message: str
 ) -> None:
     path = tmp_path / "none.csv" if content is None else written(tmp_path, content)
-    with pytest.raises(PipelineError, match=message) as raised:
+    with pytest.raises(PipelineError, match=f"^{path}: [^\n]*{message}[^\n]*$"):
         read_submission(path)
-    assert str(raised.value).startswith(f"{path}: ")
-    assert "\n" not in str(raised.value)
 
 
 # The real competition
@@ -238,14 +230,8 @@ def messages(tmp_path: Path, lines: list[str]) -> list[str]:
 def test_the_rows_are_those_of_the_competition() -> None:
     rows = official_rows()
     collections = Counter(name.rpartition(":")[0] for name in rows)
-    assert list(collections.items()) == [
-        ("tile:xla", 844),
-        ("layout:xla:default", 8),
-        ("layout:xla:random", 8),
-        ("layout:nlp:default", 17),
-        ("layout:nlp:random", 17),
-    ]
     assert list(collections) == [collection.name for collection in COLLECTIONS]
+    assert list(collections.values()) == [844, 8, 8, 17, 17]
     assert Counter(rows.values()) == {None: 844, 1000: 48, 1001: 2}
     assert rows[LONG] == 1001
 

@@ -90,30 +90,24 @@ def test_differences_are_paired_by_seed_and_graph() -> None:
     assert top[8:10] == ["", ""]
 
 
-def test_two_folders_are_compared_by_model_seed_and_graph(
+def test_folders_and_models_are_compared_by_seed_and_graph(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for folder, taus in (("mine", [0.5, 0.7, 0.6]), ("base", [0.4, 0.6, 0.5])):
-        for name in ("layout_linear", "baseline_gcn" if folder == "mine" else "layout_boosting"):
-            write_cell(tmp_path / folder, "layouts", name, taus)
-    main(["--out", str(tmp_path / "mine"), "--against", str(tmp_path / "base")])
-    (line,) = capsys.readouterr().out.splitlines()  # no other model is in both
+    mine, base = tmp_path / "mine", tmp_path / "base"
+    for folder, name, taus in (
+        (mine, "layout_linear", [0.5, 0.7, 0.6]),
+        (mine, "my_pkg:Mine", [0.6, 0.8, 0.7]),
+        (base, "layout_linear", [0.4, 0.6, 0.5]),
+        (base, "layout_boosting", [0.4, 0.6, 0.5]),
+    ):
+        write_cell(folder, "layouts", name, taus)
     gain = "**+0.100 [+0.100, +0.100]**"
-    assert line.startswith(
-        f"layouts, layout_linear: tau {gain}, OPA {gain}, slowdown@1 **+0.1000 ["
-    )
-
-
-def test_models_of_a_folder_are_compared_with_one_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, taus in (("baseline_gcn", [0.4, 0.6]), ("my_pkg:Mine", [0.5, 0.7])):
-        write_cell(tmp_path, "layouts", name, taus)
-    main(["--out", str(tmp_path), "--against", "baseline_gcn"])
-    (mine,) = capsys.readouterr().out.splitlines()
-    assert mine.startswith("layouts, my_pkg:Mine: tau **+0.100 [+0.100, +0.100]**")
+    for against, name in ((str(base), "layout_linear"), ("layout_linear", "my_pkg:Mine")):
+        main(["--out", str(mine), "--against", against])
+        (line,) = capsys.readouterr().out.splitlines()  # no other model is in both
+        assert line.startswith(f"layouts, {name}: tau {gain}, OPA {gain}, slowdown@1 **+0.1000 [")
     with pytest.raises(SystemExit, match="1"):
-        main(["--out", str(tmp_path), "--against", "gat"])
+        main(["--out", str(mine), "--against", "gat"])
     assert "--against gat: has no task and seed in common with" in capsys.readouterr().err
 
 

@@ -143,19 +143,16 @@ def test_invalid_explanations_are_one_line_errors(
     model, of_tiles = rankers / LAYOUT_MODEL, rankers / TILE_MODEL
     listed = json.loads(call("rank", alone, "--run", model, "--candidates", 5, "--json"))
     (rank_of_default,) = (own["rank"] for own in listed["configs"] if own["config"] == 0)
-    cases: list[tuple[tuple[object, ...], str]] = [
+    drawn = (alone, "--run", model, "--candidates")
+    own = "config 0 is the compiler's choice itself; expected another rank"
+    for words, expected in (
         ((layouts, "--run", model, "--explain", 1000), "--explain 1000: expected a rank, 1.."),
-        ((alone, "--run", model, "--candidates", 1, "--explain", 1), "has one config; expected"),
+        ((*drawn, 1, "--explain", 1), "has one config; expected"),
         ((tiles, "--run", of_tiles, "--explain", 1), "a tile is one choice for all nodes"),
-        (
-            (alone, "--run", model, "--candidates", 5, "--explain", rank_of_default),
-            "config 0 is the compiler's choice itself; expected another rank",
-        ),
-    ]
-    for words, expected in cases:
+        ((*drawn, 5, "--explain", rank_of_default), own),
+    ):
         line = call("rank", *words, expect=2).splitlines()[-1]
-        assert line.startswith("error: "), line
-        assert expected in line, line
+        assert line.startswith("error: ") and expected in line, line
     ranker, graph = load_ranker(model), load_graph(layouts)
     with pytest.raises(UsageError, match="no config -1"):
         explain(ranker, graph, -1)

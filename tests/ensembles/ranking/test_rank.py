@@ -197,29 +197,25 @@ def decided(tree: Path, folder: Path, name: str, what: str, **arrays: np.ndarray
     return path
 
 
-def test_compiler_options_have_a_note(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
-    """As the manifest of `collect` has it: its file has the form of one of tiles."""
+def test_options_and_fusions_have_a_note(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    """As the manifest of `collect` has it: options are in a file of tiles, fusions of layouts."""
     options = np.zeros((3, 24), np.float32)
     options[1:, :2] = [[1, 0], [1, 2]]
     of_each = {"config_runtime": np.arange(1, 4), "config_runtime_normalizers": np.ones(3, int)}
     path = decided(tiny_tree, tmp_path, TILES, "options", config_feat=options, **of_each)
-    words = ("rank", path, "--run", rankers / TILE_MODEL)
-    printed, library = call(*words), "xla_disable_hlo_passes=dot-library-rewriter"
-    told = "configs decide compiler options: unless RUN learned from such files, its order is none"
-    assert f"note: {told}" in printed and f"{library} xla_cpu_prefer_vector_width=128" in printed
-    entries = {entry["config"]: entry for entry in json.loads(call(*words, "--json"))["configs"]}
+    text, library = call("rank", path, "--run", rankers / TILE_MODEL), "dot-library-rewriter"
+    note = "configs decide compiler options: unless RUN learned from such files, its order is none"
+    assert f"note: {note}" in text
+    assert f"xla_disable_hlo_passes={library} xla_cpu_prefer_vector_width=128" in text
+    entries = {e["config"]: e for e in ranked(path, rankers / TILE_MODEL)["configs"]}
     assert entries[0]["options"] == {} and "tile" not in entries[0]
-    assert entries[1]["options"] == {"xla_disable_hlo_passes": "dot-library-rewriter"}
-
-
-def test_fusion_decisions_have_a_note(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    assert entries[1]["options"] == {"xla_disable_hlo_passes": library}
     path = decided(tiny_tree, tmp_path, LAYOUTS, "fusion")
-    words = ("rank", path, "--run", rankers / LAYOUT_MODEL, "--top", 100_000)
-    printed = call(*words)
-    assert "note: configs decide which results are kept apart: unless" in printed
-    entries = json.loads(call(*words, "--json"))["configs"]
+    note = "note: configs decide which results are kept apart: unless"
+    assert note in call("rank", path, "--run", rankers / LAYOUT_MODEL)
+    listed = ranked(path, rankers / LAYOUT_MODEL, "--top", 100_000)["configs"]
     decides = (np.load(path)["node_config_feat"] >= 0).any(axis=2).sum(axis=1)  # (c,)
-    assert any(decides) and all(len(e["kept_apart"]) == decides[e["config"]] for e in entries)
+    assert any(decides) and all(len(e["kept_apart"]) == decides[e["config"]] for e in listed)
 
 
 def test_why_prints_the_rank_of_each_member_and_the_runtime(rankers: Path, tiny_tree: Path) -> None:
