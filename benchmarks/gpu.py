@@ -1,4 +1,4 @@
-"""Time the networks on a GPU: training steps, rankings and trainings, also in plain PyG.
+"""Time the networks on a GPU: training steps and rankings, also in plain PyG.
 
 `make gpu` writes docs/results/gpu.md and runs/gpu/steps.json, which `plan` reads. It needs a CUDA
 GPU. With `--dry` every part runs on the CPU in a tiny size, and no file is written. The only heavy
@@ -13,8 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -40,14 +38,8 @@ from benchmarks.workloads import (
 )
 from common.errors import UsageError
 from common.files import write_text
-from common.metrics import kendall_tau
-from common.settings import SAMPLE
-from data.graph_store.stored_graph import read_layout
 from data.synthetic.graphs import GraphSize
-from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
-from models.registry import TrainJob, load_model
-from models.train import train_model
 from models.training.device import precision_on
 from pipeline.planning.costs import MEASURED_HERE, MeasuredStep, StepTimes
 
@@ -61,7 +53,6 @@ KERNEL = GraphSize(40, 0, 1_842)
 TINY = GraphSize(60, 10, 20)
 N_STEPS, N_WARM_STEPS = 16, 6
 N_TOP_KERNELS = 20
-TRAIN_STEPS, TRAIN_SEEDS = 200, 3
 
 
 def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bool]]:
@@ -125,25 +116,25 @@ def timed_steps(
 def step_bytes(workload: SyntheticWorkload, device: torch.device) -> int:
     """Return the bytes that a training step moves, from its loss to the optimiser."""
     counts = [0]
-    with moved_bytes() as moved:
-        train_steps(workload, device, 3, lambda _: counts.append(moved.total), recorded=False)
+    with moved_bytes() as counter:
+        train_steps(workload, device, 3, lambda _: counts.append(counter.total), recorded=False)
     return counts[2] - counts[1]
 
 
 def step_rows(device: torch.device) -> tuple[list[list[str]], list[MeasuredStep]]:
     """Return the rows of the page on training steps, and the step times for `plan`."""
-    rows, measured = [], []
+    rows, step_times = [], []
     for name, workload, recorded in workloads(device):
-        moved = step_bytes(workload, device)
+        n_bytes = step_bytes(workload, device)
         reset_memory(device)
         ms, host_ms = timed_steps(workload, device, recorded=recorded)
         gib = peak_gib(device)
-        cells = [f"{ms:.2f}", f"{host_ms:.2f}", f"{moved / 1e9:.2f}", *speed(moved, ms, device)]
+        cells = [f"{ms:.2f}", f"{host_ms:.2f}", f"{n_bytes / 1e9:.2f}", *speed(n_bytes, ms, device)]
         rows.append([name, *cells, f"{gib:.2f}"])
         print("  ".join(rows[-1]), flush=True)  # noqa: T201
         if not name.endswith(NOT_IN_RECIPES):
-            measured.append(measured_step(name, workload, device, ms, host_ms))
-    return rows, measured
+            step_times.append(measured_step(name, workload, device, ms, host_ms))
+    return rows, step_times
 
 
 def measured_step(
@@ -175,12 +166,12 @@ def top_kernels(device: torch.device) -> list[list[str]]:
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA][: 1 + (device.type == "cuda")]
     profiler = profile(activities=activities)
 
-    def after(done: int) -> None:
-        if done in (4, 7) and device.type == "cuda":
+    def after(step: int) -> None:
+        if step in (4, 7) and device.type == "cuda":
             torch.cuda.synchronize()
-        if done == 4:
+        if step == 4:
             profiler.__enter__()
-        if done == 7:
+        if step == 7:
             profiler.__exit__(None, None, None)
 
     train_steps(layout_workload(device, GRAPH.n_nodes), device, 8, after, recorded=False)
@@ -207,41 +198,6 @@ def ranking_rows(device: torch.device) -> list[list[str]]:
         rank_configs(workload)
         rows.append([name, f"{1e3 * (time.perf_counter() - began):.0f}", f"{peak_gib(device):.2f}"])
     return rows
-
-
-def training_rows(device: torch.device) -> list[list[str]]:
-    rows = []
-    for name, accelerator, precision in (
-        ("CPU", "cpu", "float32"),
-        ("GPU", "auto", "float32"),
-        ("GPU", "auto", "auto"),
-    ):
-        scores, times_s = [], []
-        for seed in range(1 if device.type == "cpu" else TRAIN_SEEDS):
-            began = time.perf_counter()
-            scores.append(sample_tau(accelerator, precision, seed, device))
-            times_s.append(time.perf_counter() - began)
-        taus = "  ".join(f"{tau:.4f}" for tau in scores)
-        mean = f"{statistics.mean(scores):.4f}"
-        rows.append([name, precision, f"{statistics.median(times_s):.1f}", taus, mean])
-    return rows
-
-
-def sample_tau(accelerator: str, precision: str, seed: int, device: torch.device) -> float:
-    """Train the layout network on layout:xla:random, and return the mean tau of its valid split."""
-    n_steps = 4 if device.type == "cpu" else TRAIN_STEPS
-    training = {"steps": n_steps, "warmup_steps": n_steps // 10, "precision": precision}
-    settings = [f"{LAYOUT}.training.{key}={value}" for key, value in training.items()]
-    recipe = load_recipe("cpu", [f"accelerator={accelerator}", *settings])
-    place = collection_named("layout:xla:random")
-    train, valid = (
-        find_graphs(SAMPLE, collections=(place,), splits=(split,)) for split in ("train", "valid")
-    )
-    with TemporaryDirectory() as folder:
-        train_model(TrainJob(LAYOUT, recipe, train, seed, Path(folder)), place, resume=False)
-        ranker = load_model(Path(folder))
-        scored = [(np.asarray(ranker.score(graph)), graph) for graph in map(read_layout, valid)]
-    return statistics.mean(kendall_tau(scores, graph.runtime_ns) for scores, graph in scored)
 
 
 def versions() -> dict[str, str]:
@@ -282,7 +238,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("ceilings", lambda: [copy_gb_per_s(device), matmul_tflop_per_s(device)]),
         ("steps", lambda: step_rows(device)),
         ("ranking", lambda: ranking_rows(device)),
-        ("training", lambda: training_rows(device)),
         ("top", lambda: top_kernels(device)),
     ):
         began = time.perf_counter()
@@ -290,9 +245,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{name}: {time.perf_counter() - began:.0f} s", *parts[name], sep="\n", flush=True)  # noqa: T201
     if is_dry:
         return
-    parts["steps"], measured = parts["steps"]
+    parts["steps"], step_times = parts["steps"]
     facts = versions()
-    content = StepTimes(card=facts["card"], steps=tuple(measured)).model_dump_json(indent=1)
+    content = StepTimes(card=facts["card"], steps=tuple(step_times)).model_dump_json(indent=1)
     write_text(MEASURED_HERE, content + "\n")
     write_page("gpu", PAGES, versions=facts, **parts)
 

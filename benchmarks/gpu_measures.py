@@ -33,7 +33,7 @@ class MovedBytes(TorchDispatchMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
-        aliases = [returned.alias_info for returned in function._schema.returns]
+        aliases = [value.alias_info for value in function._schema.returns]
         is_view = any(alias is not None and not alias.is_write for alias in aliases)
         if not is_view and "empty" not in function._schema.name:
             self.add((args, kwargs, result))
@@ -51,11 +51,11 @@ def moved_bytes() -> Iterator[MovedBytes]:
     """Count the bytes that the operations of a `with` block move."""
     launch, counter = fused_ops._launch, MovedBytes()
 
-    def counted(name: str, grid: tuple[int, ...], *arguments: Any, **sizes: int) -> None:
+    def counted_launch(name: str, grid: tuple[int, ...], *arguments: Any, **sizes: int) -> None:
         counter.add(arguments)
         launch(name, grid, *arguments, **sizes)
 
-    fused_ops._launch = counted
+    fused_ops._launch = counted_launch
     try:
         with counter:
             yield counter
@@ -93,8 +93,8 @@ def copy_gb_per_s(device: torch.device) -> float:
 
 def matmul_tflop_per_s(device: torch.device) -> float:
     size = 256 if device.type == "cpu" else 8192
-    left, right = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
-    return 2 * size**3 / milliseconds(lambda: left @ right, device) / 1e9
+    a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+    return 2 * size**3 / milliseconds(lambda: a @ b, device) / 1e9
 
 
 def speed(n_bytes: int, ms: float, device: torch.device) -> list[str]:

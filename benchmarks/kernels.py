@@ -75,7 +75,7 @@ class Launch(NamedTuple):
     tiles: tuple[tuple[str, int], ...]
 
 
-class Compiled(NamedTuple):
+class KernelResources(NamedTuple):
     """The resources of a compiled kernel. The stack is in bytes per thread."""
 
     launch: Launch
@@ -128,7 +128,7 @@ def launches_of(card: Card, precision: str) -> list[Launch]:
     return list(different.values())
 
 
-def compiled(launch: Launch) -> Compiled:
+def compile_kernel(launch: Launch) -> KernelResources:
     """Compile a kernel as its launch on the card does."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -141,8 +141,8 @@ def compiled(launch: Launch) -> Compiled:
     target, tiles = GPUTarget("cuda", launch.card.capability, 32), dict(launch.tiles)
     backend = make_backend(target)
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-    bound, types, options = bind(*map(MockTensor.wrap_dtype, launch.arguments), **tiles)
-    options, *source = kernel._pack_args(backend, tiles, bound, types, options)
+    bound_values, types, options = bind(*map(MockTensor.wrap_dtype, launch.arguments), **tiles)
+    options, *source = kernel._pack_args(backend, tiles, bound_values, types, options)
     binary = triton.compile(ASTSource(kernel, *source), target=target, options=vars(options))
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
@@ -150,12 +150,12 @@ def compiled(launch: Launch) -> Compiled:
         command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
     registers, stack = (int(usage.partition(f"{key}:")[2].split()[0]) for key in ("REG", "STACK"))
-    return Compiled(launch, options.num_warps, registers, stack, binary.metadata.shared)
+    return KernelResources(launch, options.num_warps, registers, stack, binary.metadata.shared)
 
 
-def rows_of(kernels: Sequence[Compiled]) -> list[list[str]]:
+def rows_of(kernels: Sequence[KernelResources]) -> list[list[str]]:
     """Return a row for each kernel, card, type and width, with the largest of each resource."""
-    groups: dict[tuple[Any, ...], list[Compiled]] = {}
+    groups: dict[tuple[Any, ...], list[KernelResources]] = {}
     for kernel in kernels:
         card, precision, width, name, *_ = kernel.launch
         groups.setdefault((name, card, precision, width), []).append(kernel)
@@ -176,7 +176,7 @@ def main() -> None:
         for dtype in (half, torch.float32):
             work += launches_of(card, str(dtype).removeprefix("torch."))
     with Pool(N_PROCESSES) as pool:
-        kernels = pool.map(compiled, work, chunksize=8)
+        kernels = pool.map(compile_kernel, work, chunksize=8)
     kernels.sort(key=lambda k: (k.launch.name, k.launch.card[1], k.launch[1:3]))
     faults = [fault for kernel in kernels if (fault := kernel.fault())]
     print(*map("  ".join, rows_of(kernels)), *faults, sep="\n")  # noqa: T201

@@ -104,8 +104,8 @@ class PlainLayoutModel(LayoutNetwork):
         for block in self.blocks:
             x = block(x, edges)
         x = self.norm(x)
-        pooled = [x.mean(dim=1), x.amax(dim=1), x[:, inputs.config_ids].mean(dim=1)]
-        scores: Tensor = self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
+        pools = [x.mean(dim=1), x.amax(dim=1), x[:, inputs.config_ids].mean(dim=1)]
+        scores: Tensor = self.head(torch.cat(pools, dim=-1)).squeeze(-1)
         return scores
 
 
@@ -121,23 +121,28 @@ def plain_copy(model: CrossConfigSage) -> PlainLayoutModel:
     return plain
 
 
-def plain_names(ours: dict[str, Tensor]) -> dict[str, Tensor]:
+def plain_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Convert tensors to the names and shapes of the plain model."""
-    shared = ("opcode", "layout", "norm", "head")
-    plain = {name: value for name, value in ours.items() if name.split(".")[0] in shared}
+    same_names = ("opcode", "layout", "norm", "head")
+    plain = {name: value for name, value in weights.items() if name.split(".")[0] in same_names}
     plain["embed.weight"] = torch.cat(
-        [ours["node.weight"], ours["tensor_roles.weight"], ours["tensor_roles.bias"][:, None]], 1
+        [
+            weights["node.weight"],
+            weights["tensor_roles.weight"],
+            weights["tensor_roles.bias"][:, None],
+        ],
+        1,
     )
-    plain["embed.bias"] = ours["node.bias"]
-    moved = {
+    plain["embed.bias"] = weights["node.bias"]
+    new_names = {
         "own.weight": "operands.lin_r.weight",
         "own.bias": "operands.lin_l.bias",
         "operands.weight": "operands.lin_l.weight",
         "users.weight": "users.lin_l.weight",
         "configs.log_temperature": "log_temperature",
     }
-    for name, value in ours.items():
+    for name, value in weights.items():
         if name.startswith("blocks."):
-            _, number, rest = name.split(".", 2)
-            plain[f"blocks.{number}.{moved.get(rest, rest)}"] = value
+            _, number, suffix = name.split(".", 2)
+            plain[f"blocks.{number}.{new_names.get(suffix, suffix)}"] = value
     return plain

@@ -50,19 +50,19 @@ def rehearsed_graphs(max_nodes: int, max_configs: int, n_kernels: int) -> list[P
     One train graph has the most nodes of its split, the other one the most configs. The graphs of
     the other splits have a median size.
     """
-    rehearsed = published_graphs([collection_named("tile:xla")], share=n_kernels / 7_229)
+    plans = published_graphs([collection_named("tile:xla")], share=n_kernels / 7_229)
     layouts = [collection for collection in COLLECTIONS if collection.kind == "layout"]
     for collection, split in product(layouts, SPLITS):
         graphs = published_graphs([collection], [split])
         graphs.sort(key=lambda graph: (graph.size.n_nodes, graph.size.n_configs))
         if split == "train":
-            rehearsed += [graphs[-1], max(graphs[:-1], key=lambda graph: graph.size.n_configs)]
+            plans += [graphs[-1], max(graphs[:-1], key=lambda graph: graph.size.n_configs)]
         else:
-            rehearsed.append(graphs[len(graphs) // 2])
-    return [_limited(graph, max_nodes, max_configs) for graph in rehearsed]
+            plans.append(graphs[len(graphs) // 2])
+    return [_limit_size(graph, max_nodes, max_configs) for graph in plans]
 
 
-def _limited(graph: PlannedGraph, max_nodes: int, max_configs: int) -> PlannedGraph:
+def _limit_size(graph: PlannedGraph, max_nodes: int, max_configs: int) -> PlannedGraph:
     size = graph.size.at_most(max_configs)
     share = min(1.0, max_nodes / size.n_nodes)
     nodes, configurable = (int(share * n) for n in (size.n_nodes, size.n_configurable))
@@ -120,7 +120,7 @@ class Row(NamedTuple):
         return self.cpu_s / self.planned_s
 
 
-def compared(costs: dict[str, Any], small: Plan, whole: Plan, seed: int) -> list[Row]:
+def compare_costs(costs: dict[str, Any], small: Plan, full: Plan, seed: int) -> list[Row]:
     """Return the rows of the stages of a run: prepare, trainings, rankings, and the rest."""
     cpu_s, peak_mib = costs["cpu_seconds"], costs["peak_mib"]
 
@@ -133,24 +133,24 @@ def compared(costs: dict[str, Any], small: Plan, whole: Plan, seed: int) -> list
     def stages(plan: Plan, key: str) -> float:
         return sum(getattr(stage, key) for stage in plan.collections)
 
-    prepare = stages(small, "prepare_hours"), stages(whole, "prepare_hours")
+    prepare = stages(small, "prepare_hours"), stages(full, "prepare_hours")
     rows = [row("prepare and audit", prepare, ["prepare and audit"])]
-    pairs = list(zip(small.models, whole.models, strict=True))
-    for few, every in pairs:
-        if few.train_hours:
-            name = f"train {few.collection} {few.model}"
-            hours = few.runs * few.train_hours, every.runs * every.train_hours
+    pairs = list(zip(small.models, full.models, strict=True))
+    for part, total in pairs:
+        if part.train_hours:
+            name = f"train {part.collection} {part.model}"
+            hours = part.runs * part.train_hours, total.runs * total.train_hours
             # The stage of a final fit has this name and its splits.
             fits = [stage for stage in cpu_s if stage.startswith(f"{name}-seed{seed}")]
-            rows.append(row(name, hours, fits, few.process_mib))
+            rows.append(row(name, hours, fits, part.process_mib))
     for stage in small.collections:
         of = [pair for pair in pairs if pair[0].collection == stage.collection]
-        hours = sum(few.rank_hours for few, _ in of), sum(every.rank_hours for _, every in of)
+        hours = sum(part.rank_hours for part, _ in of), sum(total.rank_hours for _, total in of)
         name = f"predict {stage.collection}"
         rows.append(row(f"rank {stage.collection}", hours, [name]))
-    rest = [name for name in cpu_s if not name.startswith(("prepare", "train ", "predict "))]
-    score = stages(small, "score_hours"), stages(whole, "score_hours")
-    return [*rows, row("blend, score and submission", score, rest)]
+    end = [name for name in cpu_s if not name.startswith(("prepare", "train ", "predict "))]
+    score = stages(small, "score_hours"), stages(full, "score_hours")
+    return [*rows, row("blend, score and submission", score, end)]
 
 
 def stage_costs(out: Path) -> dict[str, list[float]]:
@@ -164,9 +164,9 @@ def run_stage(out: Path, name: str, work: Callable[[], object]) -> None:
     if name in costs:
         return
     print(f"rehearsal: {name}", flush=True)  # noqa: T201
-    with measure_cost() as measured:
+    with measure_cost() as costs_of_work:
         work()
-    costs[name] = [measured[0].seconds, measured[0].cpu_s]
+    costs[name] = [costs_of_work[0].seconds, costs_of_work[0].cpu_s]
     (out / "costs.json").write_text(json.dumps(costs, indent=1) + "\n")
 
 
@@ -180,16 +180,16 @@ def call(*words: object, **environment: Path) -> None:
         raise PipelineError(f"{' '.join(command)}: ended with {result.returncode}")
 
 
-def run_kernel(out: Path, name: str, options: Sequence[str], attached: Sequence[Path]) -> Path:
+def run_kernel(out: Path, name: str, options: Sequence[str], inputs: Sequence[Path]) -> Path:
     """Run sessions of a kernel until one is finished, and return the output of that session."""
     script, datasets = out / "kernels" / name, out / "input" / "datasets"
     sources = ("--dataset", "me/wheels", "--kernel", "me/models", "--out", script)
     earlier: list[Path] = []
 
-    def run_session(output: Path, inputs: Sequence[Path]) -> None:
+    def run_session(output: Path, folders: Sequence[Path]) -> None:
         for folder in (output, datasets):
             shutil.rmtree(folder, ignore_errors=True)
-        for number, folder in enumerate(inputs):
+        for number, folder in enumerate(folders):
             shutil.copytree(folder, datasets / "me" / str(number))
         output.mkdir(parents=True)
         minutes = MINUTES * 2 ** int(output.name)
@@ -199,7 +199,7 @@ def run_kernel(out: Path, name: str, options: Sequence[str], attached: Sequence[
 
     for session in count(1):
         output = out / "sessions" / name / str(session)
-        work = partial(run_session, output, [*attached, *earlier])
+        work = partial(run_session, output, [*inputs, *earlier])
         run_stage(out, f"{name} kernel, session {session}", work)
         if json.loads((output / "kernel.json").read_text())["finished"]:
             break
@@ -207,7 +207,7 @@ def run_kernel(out: Path, name: str, options: Sequence[str], attached: Sequence[
     return output
 
 
-def rehearse(out: Path, shared: Sequence[str], graphs: Sequence[PlannedGraph]) -> dict[str, Any]:
+def rehearse(out: Path, words: Sequence[str], graphs: Sequence[PlannedGraph]) -> dict[str, Any]:
     """Make the files, run the recipe and the kernels, and return the report of the run."""
     data, run = out / "data", out / "run"
 
@@ -215,16 +215,16 @@ def rehearse(out: Path, shared: Sequence[str], graphs: Sequence[PlannedGraph]) -
         # The costs in a report are those of one call.
         for folder in (run, out / "store"):
             shutil.rmtree(folder, ignore_errors=True)
-        call("run", "--data", data, "--out", run, *shared, PIPELINE_STORE=out / "store")
+        call("run", "--data", data, "--out", run, *words, PIPELINE_STORE=out / "store")
 
     run_stage(out, "synthesize", partial(synthesize, data, graphs))
     run_stage(out, "run", run_recipe)
     mount = out / "input" / KAGGLE_MOUNTS[0].relative_to("/kaggle/input")
     folder = Path("npz") / IN_KERNELS.folder
     shutil.copytree(data / folder, mount / folder, dirs_exist_ok=True)
-    train = [*shared, "--kind", "train", "--collection", IN_KERNELS.name]
-    trained = run_kernel(out, f"train-{IN_KERNELS.slug}", train, [])
-    output = run_kernel(out, "infer", [*shared, "--kind", "infer"], [trained])
+    train = [*words, "--kind", "train", "--collection", IN_KERNELS.name]
+    train_output = run_kernel(out, f"train-{IN_KERNELS.slug}", train, [])
+    output = run_kernel(out, "infer", [*words, "--kind", "infer"], [train_output])
     check = partial(call, "submission", "check", output / "submission.csv", "--data", mount)
     run_stage(out, "submission check", check)
     report: dict[str, Any] = json.loads((run / "report.json").read_text())
@@ -240,23 +240,23 @@ def main() -> None:
     parser.add_argument("--max-configs", type=int, default=MAX_CONFIGS, help="of a graph")
     parser.add_argument("--kernels", type=int, default=N_KERNELS, help="number of tile kernels")
     options = parser.parse_args()
-    out, whole = options.out.resolve(), load_recipe(RECIPE, options.set)
+    out, recipe = options.out.resolve(), load_recipe(RECIPE, options.set)
     out.mkdir(parents=True, exist_ok=True)
-    overrides = [*options.set, *few_steps(whole)]
-    shared = ["--recipe", RECIPE, *chain(*product(["--set"], overrides))]
+    overrides = [*options.set, *few_steps(recipe)]
+    words = ["--recipe", RECIPE, *chain(*product(["--set"], overrides))]
     graphs = rehearsed_graphs(options.max_nodes, options.max_configs, options.kernels)
-    report = rehearse(out, shared, graphs)
-    costs, few = find_step_costs("none", None), load_recipe(RECIPE, overrides)
-    small = make_plan(few, costs, sizes_of(graphs))
-    dataset = make_plan(whole, costs, official_graphs())
+    report = rehearse(out, words, graphs)
+    costs, small_recipe = find_step_costs("none", None), load_recipe(RECIPE, overrides)
+    small = make_plan(small_recipe, costs, sizes_of(graphs))
+    dataset = make_plan(recipe, costs, official_graphs())
     n_cores, n_bytes = granted()
     write_page(
         "rehearsal",
         options.report,
-        recipe=whole,
+        recipe=recipe,
         overrides=options.set,
         graphs=graphs,
-        rows=compared(report, small, dataset, whole.seeds[0]),
+        rows=compare_costs(report, small, dataset, recipe.seeds[0]),
         ratios=RATIOS,
         costs=stage_costs(out),
         first_minutes=2 * MINUTES,

@@ -99,7 +99,7 @@ def network_rows(setting: Setting) -> list[list[str]]:
     rows = []
     for name, values in zip(NETWORKS, costs, strict=True):
         cells = [f"{cost:,.2f}" for cost in values]
-        times = [f"{cost / ours:.2f}" for cost, ours in zip(values, costs[0], strict=True)]
+        times = [f"{cost / our_cost:.2f}" for cost, our_cost in zip(values, costs[0], strict=True)]
         rows.append([size, name, *np.stack([cells, times], 1).ravel().tolist()])
     return rows
 

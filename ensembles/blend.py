@@ -62,15 +62,15 @@ def apply_blend(members: Mapping[str, pl.DataFrame], spec: BlendSpec) -> pl.Data
         raise PipelineError(f"blend: the weights sum to {total}; expected a finite number above 0")
     names = list(members)
     widest = max(names, key=lambda name: members[name].height)
-    scaled = joined(members[widest], members, SCALES[spec.method], rows_of=f"member {widest}")
+    table = join_scaled(members[widest], members, SCALES[spec.method], rows_of=f"member {widest}")
     shares = {name: spec.weights[name] / total for name in names}
-    ranked = pl.sum_horizontal(pl.col(name).is_not_null() * shares[name] for name in names)
-    weighted = pl.sum_horizontal(pl.col(name) * shares[name] for name in names)
-    mean = pl.when(ranked > 0).then(weighted / ranked).otherwise(pl.mean_horizontal(names))
-    return scaled.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
+    weight = pl.sum_horizontal(pl.col(name).is_not_null() * shares[name] for name in names)
+    total_score = pl.sum_horizontal(pl.col(name) * shares[name] for name in names)
+    mean = pl.when(weight > 0).then(total_score / weight).otherwise(pl.mean_horizontal(names))
+    return table.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
 
 
-def joined(
+def join_scaled(
     rows: pl.DataFrame,
     members: Mapping[str, pl.DataFrame],
     scale: Callable[[pl.Expr], pl.Expr],
@@ -87,27 +87,27 @@ def joined(
     for name, table in members.items():
         # A score that is not finite counts as missing.
         finite = table.filter(pl.col("score").is_finite())
-        scaled = finite.with_columns(
+        scaled_scores = finite.with_columns(
             scale(pl.col("score").cast(pl.Float64)).over("graph").alias(name)
         )
         # Most members have the same rows in the same order, and need no slow join.
         if finite.select(KEYS).equals(result.select(KEYS)):
             column = pl.col(name) if distinct else pl.col(name).mean().over(KEYS)
-            result = result.with_columns(scaled.select(*KEYS, name).select(column))
+            result = result.with_columns(scaled_scores.select(*KEYS, name).select(column))
         else:
-            per_config = scaled.group_by(KEYS).agg(pl.col(name).mean())
-            _refuse_unscored(rows_of, per_config.join(result, on=KEYS, how="anti"))
+            per_config = scaled_scores.group_by(KEYS).agg(pl.col(name).mean())
+            _refuse_missing(rows_of, per_config.join(result, on=KEYS, how="anti"))
             result = result.join(per_config, on=KEYS, how="left", maintain_order="left")
         is_ranked = pl.col("graph").is_in(table["graph"].unique().to_list())
-        _refuse_unscored(f"member {name}", result.filter(pl.col(name).is_null() & is_ranked))
+        _refuse_missing(f"member {name}", result.filter(pl.col(name).is_null() & is_ranked))
     return result
 
 
-def _refuse_unscored(who: str, unscored: pl.DataFrame) -> None:
-    if unscored.height:
+def _refuse_missing(source: str, missing_rows: pl.DataFrame) -> None:
+    if missing_rows.height:
         raise PipelineError(
-            f"blend: {who} has no score for some configs of graph "
-            f"{unscored['graph'][0]}; expected all members to have scored the same data"
+            f"blend: {source} has no score for some configs of graph "
+            f"{missing_rows['graph'][0]}; expected all members to have scored the same data"
         )
 
 

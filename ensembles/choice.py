@@ -28,7 +28,7 @@ from ensembles.blend import (
     apply_blend,
     blend_record,
     choice_file,
-    joined,
+    join_scaled,
     minmax,
     recipe_blend,
     write_choice,
@@ -85,8 +85,8 @@ def too_few(files: Sequence[GraphFile]) -> str | None:
     n_families = len({family_of(file) for file in files})
     if len(files) >= MIN_GRAPHS and n_families >= MIN_FAMILIES:
         return None
-    needed = f"a choice needs {MIN_GRAPHS} of {MIN_FAMILIES}"
-    return f"{len(files)} labelled graphs of {n_families} families; {needed}"
+    requirement = f"a choice needs {MIN_GRAPHS} of {MIN_FAMILIES}"
+    return f"{len(files)} labelled graphs of {n_families} families; {requirement}"
 
 
 def read_judged(files: Sequence[GraphFile]) -> dict[GraphFile, Labels]:
@@ -144,13 +144,13 @@ def cross_validate(
         interval of the mean gain. The fitted choice is better if the whole interval is above 0.
     """
     n_folds = min(MAX_FOLDS, len(set(families)))
-    fold_of, fitted = family_folds(families, n_folds, seed), np.empty(len(families))
+    fold_of, fitted_values = family_folds(families, n_folds, seed), np.empty(len(families))
     for fold in each("choose a blend", range(n_folds)):
         inside, outside = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-        fitted[outside] = values_of(inside, outside)
-    gain = fitted - default
+        fitted_values[outside] = values_of(inside, outside)
+    gain = fitted_values - default
     interval = family_interval(gain, families, seed=seed, confidence=DECIDING_CONFIDENCE)
-    return fitted if interval[0] > 0 else default, gain, interval
+    return fitted_values if interval[0] > 0 else default, gain, interval
 
 
 def choose_blend(
@@ -162,7 +162,7 @@ def choose_blend(
         `chosen` is GREEDY or RECIPE. `weights` have sum 1, and are empty for RECIPE. `gain` and
         the values `held_out_*` are measured on graphs outside the fit, the others on all graphs.
     """
-    every, families = np.arange(len(graphs)), [graph.family for graph in graphs]
+    all_places, families = np.arange(len(graphs)), [graph.family for graph in graphs]
 
     def values(weights: Floats, places: Places) -> Floats:
         return np.array([graphs[g].value(graphs[g].blended(weights)) for g in places])
@@ -175,8 +175,8 @@ def choose_blend(
         lambda inside, outside: values(fit(inside), outside), recipe, families, seed=seed
     )
     is_better = gain_ci99[0] > 0
-    weights = dict(zip(members, fit(every).tolist(), strict=True)) if is_better else {}
-    member_values = [float(values(row, every).mean()) for row in np.eye(len(members))]
+    weights = dict(zip(members, fit(all_places).tolist(), strict=True)) if is_better else {}
+    member_values = [float(values(row, all_places).mean()) for row in np.eye(len(members))]
     return {
         "chosen": GREEDY if is_better else RECIPE,
         "weights": weights,
@@ -192,7 +192,7 @@ def choose_blend(
 
 
 def choose_tile_error(
-    judged: Mapping[GraphFile, Labels], blended: pl.DataFrame, *, seed: int = 0
+    labels: Mapping[GraphFile, Labels], blend_scores: pl.DataFrame, *, seed: int = 0
 ) -> dict[str, Any]:
     """Choose the error of the scores for the five configs of tile kernels, see `ensembles.picks`.
 
@@ -200,13 +200,13 @@ def choose_tile_error(
         `tile_error`, which is the default unless another one is better beyond noise, and `values`,
         the tile score of each error. The other values are measured on kernels outside the choice.
     """
-    by_name, rows, families = {file.name: file for file in judged}, [], []
-    for part in each("choose the tile error", blended.sort("config").partition_by("graph")):
+    by_name, rows, families = {file.name: file for file in labels}, [], []
+    for part in each("choose the tile error", blend_scores.sort("config").partition_by("graph")):
         file = by_name.get(part["graph"][0])
         if file is None:
             continue
         kernel, scores = read_tile(file), part["score"].to_numpy()
-        runtime = judged[file].runtime.astype(np.float64)
+        runtime = labels[file].runtime.astype(np.float64)
         fives = (top_k_to_measure(scores, kernel, TILE_PICKS, error) for error in TILE_ERRORS)
         rows.append([tile_score(five, runtime) for five in fives])
         families.append(family_of(file))
@@ -227,18 +227,18 @@ def choose_tile_error(
 
 
 def scored_graphs(
-    judged: Mapping[GraphFile, Labels], members: Mapping[str, pl.DataFrame], recipe: BlendSpec
+    labels: Mapping[GraphFile, Labels], members: Mapping[str, pl.DataFrame], recipe: BlendSpec
 ) -> list[ScoredGraph]:
     """Join labels and scores, in the order of the member that ranks most graphs."""
-    by_name = {file.name: file for file in judged}
+    by_name = {file.name: file for file in labels}
     tables = {name: t.filter(pl.col("graph").is_in([*by_name])) for name, t in members.items()}
     widest = max(tables, key=lambda name: tables[name].height)
-    scaled = joined(tables[widest], tables, minmax, rows_of=f"member {widest}")
-    table = scaled.with_columns(recipe_score=apply_blend(tables, recipe)["score"])
+    scaled_scores = join_scaled(tables[widest], tables, minmax, rows_of=f"member {widest}")
+    table = scaled_scores.with_columns(recipe_score=apply_blend(tables, recipe)["score"])
     graphs = []
     for part in table.partition_by("graph", maintain_order=True):
         file = by_name[part["graph"][0]]
-        runtime = judged[file].only(part["config"].to_numpy()).runtime.astype(np.float64)
+        runtime = labels[file].only(part["config"].to_numpy()).runtime.astype(np.float64)
         scores = part.select([*tables]).to_numpy(), part["recipe_score"].cast(pl.Float64).to_numpy()
         graphs.append(ScoredGraph(file.collection.kind, family_of(file), *scores, runtime))
     return graphs
@@ -270,11 +270,11 @@ def choose_in_run(
     if all(path.exists() for path in paths) or len(members) < 2:
         return
     # Two searches have graphs with equal names, so graphs are joined by submission ID.
-    judged = read_judged(
-        [replace(f, name=f.submission_id) for some in files.values() for f in some]
+    labels = read_judged(
+        [replace(f, name=f.submission_id) for group in files.values() for f in group]
     )
     recipe = recipe_blend(blending, members)
-    if reason := too_few([*judged]):
+    if reason := too_few([*labels]):
         facts = {"chosen": RECIPE, "reason": reason, "held_out_value": None}
         record = facts | blend_record(recipe)
         message = f"{reason}; uses the recipe's blend"
@@ -286,7 +286,7 @@ def choose_in_run(
             )
             for name in members
         }
-        record, message = _choose(judged, by_id, recipe, seed)
+        record, message = _choose(labels, by_id, recipe, seed)
     names = [collection.name for collection in files]
     log.info(f"{' and '.join(names)}: {message}")
     for path in paths:
@@ -294,21 +294,21 @@ def choose_in_run(
 
 
 def _choose(
-    judged: Mapping[GraphFile, Labels],
+    labels: Mapping[GraphFile, Labels],
     members: Mapping[str, pl.DataFrame],
     recipe: BlendSpec,
     seed: int,
 ) -> tuple[dict[str, Any], str]:
     """Return the record of a choice, and a message about it."""
-    choice = choose_blend(scored_graphs(judged, members, recipe), [*members], seed=seed)
+    choice = choose_blend(scored_graphs(labels, members, recipe), [*members], seed=seed)
     spec = recipe
     message = "no weights beat the recipe's blend by more than noise; uses the recipe's blend"
     if choice["chosen"] != RECIPE:
         spec = BlendSpec(FITTED_SCALE, choice["weights"])
         held_out = "their value on valid graphs outside the fit is"
         message = f"uses fitted weights; {held_out} {choice['held_out_value']:.4f}"
-    if next(iter(judged)).collection.kind == "tile":
-        error = choose_tile_error(judged, apply_blend(members, spec), seed=seed)
+    if next(iter(labels)).collection.kind == "tile":
+        error = choose_tile_error(labels, apply_blend(members, spec), seed=seed)
         spec = spec._replace(tile_error=error["tile_error"])
         choice["of_tile_error"] = error
     return choice | blend_record(spec), message

@@ -80,8 +80,8 @@ def choose_source(
     reason = reasons.get(collection.name, "no train split")
     parts = collection.name.split(":")
 
-    def distance(other: Collection) -> tuple[bool, ...]:
-        return tuple(a != b for a, b in zip(parts, other.name.split(":"), strict=True))
+    def distance(sibling: Collection) -> tuple[bool, ...]:
+        return tuple(a != b for a, b in zip(parts, sibling.name.split(":"), strict=True))
 
     siblings = [c for c in COLLECTIONS if c.kind == collection.kind and c.name in trainable]
     if siblings:
@@ -173,36 +173,36 @@ def unranked(file: GraphFile, members: Sequence[str]) -> PipelineError:
     )
 
 
-def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
+def ranked_by(folder: Path, target: Collection | None) -> Collection:
     """Return the collection whose models of a run folder rank a collection.
 
     Args:
-        wanted: Collection to rank. None for the collection that a single model learned from.
+        target: Collection to rank. None for the collection that a single model learned from.
     """
     config = read_config(folder)
-    if wanted is None:
+    if target is None:
         if "collection" in config:
             return collection_named(config["collection"])
-        expected = "pass --collection (from Python collection=), such as layout:xla:random"
-        raise UsageError(f"{folder}: ranks more than one collection; {expected}")
+        remedy = "pass --collection (from Python collection=), such as layout:xla:random"
+        raise UsageError(f"{folder}: ranks more than one collection; {remedy}")
     if "model" in config:
         with blame(folder / CONFIG, "the config of a trained model"):
-            learned = collection_named(config.get("collection") or config["collections"][0])
-        if wanted.kind != learned.kind:
-            raise PipelineError(f"{folder}: ranks {learned.kind} configs, not {wanted.name}")
-        return learned if "collection" in config else wanted
+            origin = collection_named(config.get("collection") or config["collections"][0])
+        if target.kind != origin.kind:
+            raise PipelineError(f"{folder}: ranks {origin.kind} configs, not {target.name}")
+        return origin if "collection" in config else target
     check_finished(folder)
     check_done(folder)
     recipe = read_recipe(folder)
     # One trained member is enough here. Loading raises an error for a missing one.
-    trained = {
+    trained_names = {
         c.name
         for c in COLLECTIONS
         if any(is_done(m.folder) for m in members_of(recipe, c, folder, final=True))
     }
-    source = choose_source(wanted, trained, {}).collection
+    source = choose_source(target, trained_names, {}).collection
     if source is None:
-        raise PipelineError(f"{folder}: no trained model can rank {wanted.name}")
+        raise PipelineError(f"{folder}: no trained model can rank {target.name}")
     return source
 
 
@@ -226,8 +226,8 @@ def load_ranker(
     """
     from models.registry import load_model
 
-    folder, wanted = Path(run), collection_named(collection) if collection else None
-    source, config = ranked_by(folder, wanted), read_config(folder)
+    folder, target = Path(run), collection_named(collection) if collection else None
+    source, config = ranked_by(folder, target), read_config(folder)
     if "model" in config:
         rankers = {folder.name: load_model(folder, trust)}
         return Ensemble(source, rankers, BlendSpec("minmax-mean", {folder.name: 1.0}))
@@ -235,5 +235,5 @@ def load_ranker(
     # The last digits of a sum depend on the order, so this is the order of the run.
     members = members_of(recipe, source, folder, final=True)
     rankers = {member.name: member.load() for member in members}
-    spec = run_blend(folder, recipe.blend, wanted or source, list(rankers))
+    spec = run_blend(folder, recipe.blend, target or source, list(rankers))
     return Ensemble(source, rankers, spec)

@@ -112,6 +112,6 @@ def first_layouts(configs: PackedConfigs, rows: NDArray[np.int64]) -> int:
     compiler. But the compiler must respect a named layout, which sometimes avoids a bad choice.
     If the best config has only usual layouts, the config that names most of them comes first.
     """
-    named = n_usual(configs.vectors)[configs.vector_ids(rows)]  # (m, k)
-    has_only_usual = np.all(named >= 0, axis=1)
-    return int(np.where(has_only_usual, named.sum(axis=1), -1).argmax()) * int(has_only_usual[0])
+    n_named = n_usual(configs.vectors)[configs.vector_ids(rows)]  # (m, k)
+    has_only_usual = np.all(n_named >= 0, axis=1)
+    return int(np.where(has_only_usual, n_named.sum(axis=1), -1).argmax()) * int(has_only_usual[0])

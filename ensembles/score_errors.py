@@ -124,8 +124,8 @@ def lowest_minimum(
     """
     picks, minimum = [*first], np.empty_like(runtimes)
     while len(picks) < k:
-        expected = np.minimum(fastest, runtimes, out=minimum).mean(axis=1)  # (m,)
-        expected[picks] = np.inf
-        picks.append(int(np.argmin(expected)))
+        means = np.minimum(fastest, runtimes, out=minimum).mean(axis=1)  # (m,)
+        means[picks] = np.inf
+        picks.append(int(np.argmin(means)))
         fastest = np.minimum(fastest, runtimes[picks[-1]])
     return picks

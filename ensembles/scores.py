@@ -54,28 +54,28 @@ def scores_by_graph(
     """
     tables: dict[Path, Tables] = {path: {} for path in members if not path.exists()}
     for path, by_graph in tables.items():
-        if (begun := begun_path(path)).exists():
-            parts = read_scores(begun).partition_by("graph", maintain_order=True)
+        if (begun_file := begun_path(path)).exists():
+            parts = read_scores(begun_file).partition_by("graph", maintain_order=True)
             by_graph.update({part["graph"][0]: part for part in parts})
-    left = [file for file in files if any(file.name not in table for table in tables.values())]
+    queue = [file for file in files if any(file.name not in table for table in tables.values())]
     total, kept_at = len(files) * len(tables), time.monotonic()
     if tables:
         progress(what, 0, total)
-    if left and out_of_time():
-        raise _stopped(tables, files)
-    rankers = {path: members[path]() for path in tables if left}
-    with closing(read_ahead(left, subsets)) as graphs:
+    if queue and out_of_time():
+        raise _out_of_time(tables, files)
+    rankers = {path: members[path]() for path in tables if queue}
+    with closing(read_ahead(queue, subsets)) as graphs:
         for graph, path in ((graph, path) for graph in graphs for path in rankers):
             name = graph.file.name
             if name in tables[path]:
                 continue
             if out_of_time() or time.monotonic() - kept_at >= KEEP_EVERY_S:
                 kept_at = time.monotonic()
-                for other, scored in tables.items():
-                    if scored:
-                        write_table(begun_path(other), pl.concat(scored.values()))
+                for member_path, finished_tables in tables.items():
+                    if finished_tables:
+                        write_table(begun_path(member_path), pl.concat(finished_tables.values()))
             if out_of_time():
-                raise _stopped(tables, files)
+                raise _out_of_time(tables, files)
             scores = rankers[path].score(graph)
             tables[path][name] = scores_table(graph, scores, ranker=path.parent.name)
             progress(what, sum(map(len, tables.values())), total)
@@ -86,6 +86,6 @@ def scores_by_graph(
         begun_path(path).unlink(missing_ok=True)
 
 
-def _stopped(tables: Mapping[Path, Tables], files: Sequence[GraphFile]) -> OutOfTime:
+def _out_of_time(tables: Mapping[Path, Tables], files: Sequence[GraphFile]) -> OutOfTime:
     path, by_graph = min(tables.items(), key=lambda entry: len(entry[1]))
     return OutOfTime(f"{path}: out of time with {len(by_graph)} of {len(files)} graphs")

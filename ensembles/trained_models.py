@@ -39,27 +39,27 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
         raise PipelineError(f"{root}: no such folder; expected a folder with run folders")
     folders: dict[Key, Path] = {}
     # Links are followed, so a folder may appear twice or contain itself.
-    seen = set[str]()
+    real_paths = set[str]()
     for place, below, files in os.walk(root, followlinks=True):
         folder, real = Path(place), os.path.realpath(place)
-        if real in seen:
+        if real in real_paths:
             below.clear()
             continue
-        seen.add(real)
+        real_paths.add(real)
         below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
         config = read_config(folder) if CONFIG in files else {}
         # The config of a whole run has neither key.
         if "model" not in config or "seed" not in config:
             continue
-        learned = LAYOUTS.name if "collections" in config else config.get("collection", "")
+        collection_name = LAYOUTS.name if "collections" in config else config.get("collection", "")
         with blame(folder / CONFIG, "the configuration of a run"):
             is_final = "valid" in config.get("recipe", {}).get("fit_on", ())
-            slug = learned.replace(":", "-") + FINAL * is_final
+            slug = collection_name.replace(":", "-") + FINAL * is_final
         key = slug, f"{config['model']}-seed{config['seed']}"
         # The key becomes a path below the folder of a run or of a dataset.
         if not all(map(PLAIN_NAME.fullmatch, key)):
-            expected = "expected the collection, model and seed of a run"
-            raise PipelineError(f"{folder / CONFIG}: names {'/'.join(key)!r}; {expected}")
+            requirement = "expected the collection, model and seed of a run"
+            raise PipelineError(f"{folder / CONFIG}: names {'/'.join(key)!r}; {requirement}")
         if not is_wanted(key):
             continue
         if is_done(folder) > is_done(folders.setdefault(key, folder)):
@@ -78,7 +78,7 @@ def models_to_take(
     source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path
 ) -> dict[Path, Path]:
     """Return the folder of each trained model that a run folder lacks, by its place in `out`."""
-    wanted = {
+    targets = {
         (member.folder.parent.name, member.name): (member.folder, settings)
         for collection in collections
         for settings in [recipe.of(recipe.learned_as(collection)).model_dump(mode="json")]
@@ -86,16 +86,16 @@ def models_to_take(
         for member in members_of(recipe, collection, out, final=final)
         if not is_done(member.folder)
     }
-    models = find_models(source, wanted.__contains__)
-    missing = sorted(key for key in wanted if key not in models or not is_done(models[key]))
+    models = find_models(source, targets.__contains__)
+    missing = sorted(key for key in targets if key not in models or not is_done(models[key]))
     if missing:
-        first, more = "/".join(missing[0]), len(missing) - 1
+        name, n = "/".join(missing[0]), len(missing) - 1
         raise PipelineError(
-            f"{source}: no trained model {first}{f' and {more} more' if more else ''}; expected "
+            f"{source}: no trained model {name}{f' and {n} more' if n else ''}; expected "
             f"every model and seed of recipe {recipe.name}; attach or add the missing models"
         )
     for key, folder in models.items():
-        config, settings = read_config(folder), wanted[key][1]
+        config, settings = read_config(folder), targets[key][1]
         for part in (config["model"], "features"):
             # The folder has one seed, and its place says what it learned.
             old, new = (
@@ -103,9 +103,9 @@ def models_to_take(
                 for table in (config["recipe"], settings)
             )
             if difference := first_difference(old, new, part):
-                expected = f"expected a model of recipe {recipe.name}"
-                raise PipelineError(f"{folder}: was trained with {difference}; {expected}")
-    return {wanted[key][0]: folder for key, folder in models.items()}
+                requirement = f"expected a model of recipe {recipe.name}"
+                raise PipelineError(f"{folder}: was trained with {difference}; {requirement}")
+    return {targets[key][0]: folder for key, folder in models.items()}
 
 
 def take_models(sources: Mapping[Path, Path]) -> list[Path]:

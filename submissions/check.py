@@ -83,7 +83,7 @@ class ScannedRow(NamedTuple):
 
 
 def submission_rows(
-    scored: Iterable[tuple[Collection, pl.DataFrame]],
+    tables: Iterable[tuple[Collection, pl.DataFrame]],
     files: Iterable[GraphFile],
     tile_error: float = TILE_ERROR,
 ) -> Iterator[SubmissionRow]:
@@ -92,14 +92,14 @@ def submission_rows(
     A tile row starts with the diversified top 5, so the files of tile kernels are read.
     """
     file_of = {file.submission_id: file for file in files}
-    for collection, blended in scored:
-        for graph, table in by_graph(blended).items():
+    for collection, scores in tables:
+        for graph, table in by_graph(scores).items():
             name = f"{collection.name}:{graph}"
             ranking = ranking_from_scores(table["score"].to_numpy())
             if collection.kind == "tile":
                 if name not in file_of:
-                    expected = "expected --data with its kernel"
-                    raise PipelineError(f"{name}: has scores but no file; {expected}")
+                    requirement = "expected --data with its kernel"
+                    raise PipelineError(f"{name}: has scores but no file; {requirement}")
                 five = _five_to_measure(file_of[name], table, tile_error)
                 ranking = np.concatenate([five, ranking[~np.isin(ranking, five)]])
             configs = table["config"].to_numpy().astype(np.int64)
@@ -109,8 +109,8 @@ def submission_rows(
 def _five_to_measure(file: GraphFile, table: pl.DataFrame, tile_error: float) -> Indices:
     kernel = read_tile(file)
     if not np.array_equal(config_hashes(kernel), table["config_hash"].to_numpy()):
-        expected = "expected the same data"
-        raise PipelineError(f"{file.path}: has other configs than the scores; {expected}")
+        requirement = "expected the same data"
+        raise PipelineError(f"{file.path}: has other configs than the scores; {requirement}")
     return top_k_to_measure(table["score"].to_numpy(), kernel, TILE_PICKS, tile_error)
 
 
@@ -134,8 +134,8 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
         picks = row.ranking[: n_picks(row.id, len(row.ranking))]
         indices = picks if row.configs is None else row.configs[picks]
         lines[_collection_of(row.id)].append(f"{row.id},{';'.join(map(str, indices.tolist()))}")
-    ordered = [line for of_collection in lines.values() for line in of_collection]
-    write_text(path, "\n".join([HEADER, *ordered]) + "\n")
+    all_lines = [line for of_collection in lines.values() for line in of_collection]
+    write_text(path, "\n".join([HEADER, *all_lines]) + "\n")
 
 
 def read_submission(path: Path) -> dict[str, Indices]:
@@ -158,36 +158,36 @@ def scan_submission(path: Path) -> Iterator[ScannedRow]:
     if not text.strip():
         raise PipelineError(f"{path}: is empty; expected the header {HEADER}")
     header, *lines = text.split("\n")
-    if ",".join(map(_unquoted, header.split(","))) != HEADER:
+    if ",".join(map(_strip_quotes, header.split(","))) != HEADER:
         raise PipelineError(f"{path}: row 1: header is '{shown(header)}'; expected '{HEADER}'")
     first_row: dict[str, int] = {}
     for row, line in enumerate(lines, start=2):
         if not line.strip():
             continue
-        scanned = _scanned(row, line)
-        first = first_row.setdefault(scanned.id, row) if scanned.id else row
-        if first < row and not scanned.fault:
+        result = _scan_line(row, line)
+        first = first_row.setdefault(result.id, row) if result.id else row
+        if first < row and not result.fault:
             fault = f"comes twice, first in row {first}; expected one row per graph"
-            scanned = scanned._replace(fault=f"{shown(scanned.id)}: {fault}")
-        yield scanned
+            result = result._replace(fault=f"{shown(result.id)}: {fault}")
+        yield result
 
 
-def _scanned(row: int, line: str) -> ScannedRow:
+def _scan_line(row: int, line: str) -> ScannedRow:
     name, comma, indices = line.partition(",")
-    submission_id, indices = _unquoted(name), _unquoted(indices)
+    submission_id, indices = _strip_quotes(name), _strip_quotes(indices)
     if not comma:
         return ScannedRow(row, fault=f"'{shown(line)}' has one column; expected {HEADER}")
     if not _collection_of(submission_id):
         names = ", ".join(COLLECTION_NAMES)
-        expected = f"expected collection:name, the collection one of {names}"
-        return ScannedRow(row, fault=f"ID '{shown(submission_id)}': {expected}")
+        requirement = f"expected collection:name, the collection one of {names}"
+        return ScannedRow(row, fault=f"ID '{shown(submission_id)}': {requirement}")
     if bad := NO_INDEX.search(indices):
         fault = f"'{shown(bad[1])}' is no config index; expected 4;0;2 or the like"
         return ScannedRow(row, submission_id, fault=f"{shown(submission_id)}: {fault}")
     return ScannedRow(row, submission_id, np.fromstring(indices, np.int64, sep=";"))
 
 
-def _unquoted(cell: str) -> str:
+def _strip_quotes(cell: str) -> str:
     return cell[1:-1] if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell
 
 
@@ -196,15 +196,15 @@ def _collection_of(submission_id: str) -> str:
     return next((name for name in names if submission_id.startswith(f"{name}:")), "")
 
 
-def check_submission(path: Path, expected: Rows) -> list[str]:
+def check_submission(path: Path, n_configs_of: Rows) -> list[str]:
     """List the problems of a submission file, one line each. Rows may have any order.
 
     Args:
-        expected: Number of configs by submission ID. None for a tile kernel with an unknown number,
-            which may have any picks that are legal for some kernel.
+        n_configs_of: Number of configs by submission ID. None for a tile kernel with an unknown
+            number, which may have any picks that are legal for some kernel.
     """
     try:
-        problems = list(islice(_problems(path, expected), MAX_PROBLEMS + 1))
+        problems = list(islice(_problems(path, n_configs_of), MAX_PROBLEMS + 1))
     except PipelineError as error:
         return [str(error)]
     if len(problems) > MAX_PROBLEMS:
@@ -241,25 +241,23 @@ def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str
 
     A submission with official test graphs that are not in the folder must have all of them.
     """
-    expected = expected_rows(data_dir, split)
-    problems = check_submission(path, expected)
+    rows = expected_rows(data_dir, split)
+    problems = check_submission(path, rows)
     if not problems:
-        return [], expected
-    answered = {scanned.id for scanned in scan_submission(path)}
-    if split == "test" and answered & (official_rows().keys() - expected.keys()):
-        every = {name: expected.get(name, n) for name, n in official_rows().items()}
-        return check_submission(path, every), every
-    refuse_other_split(path, answered, expected, split)
-    return problems, expected
+        return [], rows
+    ids = {line.id for line in scan_submission(path)}
+    if split == "test" and ids & (official_rows().keys() - rows.keys()):
+        official = {name: rows.get(name, n) for name, n in official_rows().items()}
+        return check_submission(path, official), official
+    refuse_other_split(path, ids, rows, split)
+    return problems, rows
 
 
-def refuse_other_split(
-    path: Path, answered: Container[str], expected: Iterable[str], split: str
-) -> None:
+def refuse_other_split(path: Path, ids: Container[str], graphs: Iterable[str], split: str) -> None:
     """Raise a PipelineError if a submission answers no graph of a split."""
-    if not any(name in answered for name in expected):
-        expected_file = f"expected the run's submission for {split}, or another --split"
-        raise PipelineError(f"{path}: answers no graph of split {split}; {expected_file}")
+    if not any(name in ids for name in graphs):
+        requirement = f"expected the run's submission for {split}, or another --split"
+        raise PipelineError(f"{path}: answers no graph of split {split}; {requirement}")
 
 
 def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
@@ -282,22 +280,22 @@ def ranking_faults(ranking: Indices, n_configs: int, n_indices: int) -> list[str
         (values[counts > 1], " is repeated; expected each config once"),
     ):
         if len(wrong):
-            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            faults.append(f"index {wrong[0]}{more}{problem}")
+            suffix = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            faults.append(f"index {wrong[0]}{suffix}{problem}")
     return faults
 
 
-def _problems(path: Path, expected: Rows) -> Iterator[str]:
-    answered = set()
+def _problems(path: Path, n_configs_of: Rows) -> Iterator[str]:
+    ids = set()
     for row, submission_id, ranking, fault in scan_submission(path):
-        answered.add(submission_id)
+        ids.add(submission_id)
         if fault:
             yield f"row {row}: {fault}"
         if ranking is None:
             continue
-        n_configs = expected.get(submission_id)
+        n_configs = n_configs_of.get(submission_id)
         n_indices = n_picks(submission_id, LAYOUT_CONFIGS)
-        if submission_id not in expected:
+        if submission_id not in n_configs_of:
             faults = ["no graph of this split has this ID; expected no such row"]
         elif n_configs is None:
             # A row with fewer than five indices is legal only for a kernel without more configs.
@@ -309,9 +307,9 @@ def _problems(path: Path, expected: Rows) -> Iterator[str]:
             faults = ranking_faults(ranking, max(n_configs, n_indices), n_indices)
         else:
             faults = ranking_faults(ranking, n_configs, n_picks(submission_id, n_configs))
-        yield from (f"row {row}: {shown(submission_id)}: {each}" for each in faults)
-    missing = [submission_id for submission_id in expected if submission_id not in answered]
-    n_missing, n_rows = (Counter(map(_collection_of, names)) for names in (missing, expected))
+        yield from (f"row {row}: {shown(submission_id)}: {problem}" for problem in faults)
+    missing = [submission_id for submission_id in n_configs_of if submission_id not in ids]
+    n_missing, n_rows = (Counter(map(_collection_of, names)) for names in (missing, n_configs_of))
     first = {_collection_of(name): name for name in reversed(missing)}
     for name, n in n_missing.items():
         yield f"{name}: {n} of {n_rows[name]} rows are missing, for example {first[name]}"

@@ -33,10 +33,10 @@ def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
     """
     collections, draws = {}, []
     for name, part in first.collections.items():
-        other = second.collections.get(name)
-        if other is None or other.metric != part.metric:
+        second_part = second.collections.get(name)
+        if second_part is None or second_part.metric != part.metric:
             continue
-        before, after = part.values(), other.values()
+        before, after = part.values(), second_part.values()
         common = sorted(before.keys() & after.keys())
         if not common:
             continue
@@ -59,19 +59,19 @@ def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
             "compare the output of `score --private --json` of both runs"
         )
     means = np.array([[part["first"], part["second"]] for part in collections.values()])
-    drawn = [values for values in draws if values is not None]
-    joint = np.mean(drawn, axis=0) if len(drawn) == len(draws) else None
+    draw_sets = [values for values in draws if values is not None]
+    joint = np.mean(draw_sets, axis=0) if len(draw_sets) == len(draws) else None
     return {"collections": collections, "mean": _summary(means.mean(axis=0), joint)}
 
 
-def probability_texts(compared: Mapping[str, Any]) -> dict[str, str | None]:
+def probability_texts(comparison: Mapping[str, Any]) -> dict[str, str | None]:
     """Format the probabilities of `compare_reports`, by collection and for "mean".
 
     They have two digits from .01 to .99, because a few families do not support more. They are None
     for fewer than four families.
     """
-    parts = {**compared["collections"], "mean": compared["mean"]}
-    n_families = {name: part["n_families"] for name, part in compared["collections"].items()}
+    parts = {**comparison["collections"], "mean": comparison["mean"]}
+    n_families = {name: part["n_families"] for name, part in comparison["collections"].items()}
     n_families["mean"] = min(n_families.values())
     return {
         name: None
@@ -81,9 +81,9 @@ def probability_texts(compared: Mapping[str, Any]) -> dict[str, str | None]:
     }
 
 
-def comparison_notes(compared: Mapping[str, Any]) -> list[str]:
+def comparison_notes(comparison: Mapping[str, Any]) -> list[str]:
     """Return warnings about the scores of `compare_reports`."""
-    collections = compared["collections"]
+    collections = comparison["collections"]
     notes = ["intervals cover families of graphs; other seeds may move a score as far"]
     notes += [
         f"{name}: {entry['only_in_one']} graphs are only in one of the reports"

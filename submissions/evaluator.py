@@ -47,16 +47,16 @@ class Evaluator:
         """
         if not isinstance(predictions, Mapping) or not {"y_pred", "y_true"} <= predictions.keys():
             raise UsageError("Evaluator: expected y_pred and y_true, each values by graph name")
-        predicted, measured = predictions["y_pred"], predictions["y_true"]
-        if unmatched := sorted(predicted.keys() ^ measured.keys()):
+        scores_of, runtimes = predictions["y_pred"], predictions["y_true"]
+        if unpaired_graphs := sorted(scores_of.keys() ^ runtimes.keys()):
             raise UsageError(
-                f"Evaluator: graph '{unmatched[0]}' is only in one of y_pred and y_true"
+                f"Evaluator: graph '{unpaired_graphs[0]}' is only in one of y_pred and y_true"
             )
         graphs: dict[str, GraphMetrics] = {}
         left_out: dict[str, str] = {}
         # The interval depends on the order of the graphs, so the order is that of their names.
-        for name in sorted(predicted):
-            scores, labels = self._checked(name, predicted[name], measured[name])
+        for name in sorted(scores_of):
+            scores, labels = self._checked(name, scores_of[name], runtimes[name])
             if reason := reason_to_leave_out(self.collection, labels):
                 left_out[name] = reason
             else:
@@ -84,8 +84,8 @@ class Evaluator:
                 not len(np.unique(rows)) == len(rows) > 0
                 or not np.isin(rows, range(len(scores))).all()
             ):
-                expected = f"distinct integers from 0 to {len(scores) - 1}, at least one"
-                raise UsageError(f"{where}: its rows are wrong; expected {expected}")
+                requirement = f"distinct integers from 0 to {len(scores) - 1}, at least one"
+                raise UsageError(f"{where}: its rows are wrong; expected {requirement}")
             scores, runtime = scores[rows], runtime[rows]
         wrong = {"score": ~np.isfinite(scores)}
         # Runtimes that are all 0 are withheld.
@@ -94,8 +94,8 @@ class Evaluator:
         for quantity, is_wrong in wrong.items():
             if is_wrong.any():
                 row = int(is_wrong.argmax())
-                expected = "a finite number" + " above 0" * (quantity == "runtime")
-                raise PipelineError(f"{where}: {quantity} of config {row}: expected {expected}")
+                requirement = "a finite number" + " above 0" * (quantity == "runtime")
+                raise PipelineError(f"{where}: {quantity} of config {row}: expected {requirement}")
         return scores, Labels(runtime)
 
 

@@ -45,7 +45,7 @@ class SlowdownCurve(_Record):
     def slower_than_baseline(self, most: int) -> list[int]:
         """Return each number of configs, up to `most`, whose best is slower than the baseline's."""
         rows = zip(self.k, self.model, self.baseline or (), strict=False)
-        return [k for k, ours, other in rows if k <= most and round(ours, 4) > round(other, 4)]
+        return [k for k, model, base in rows if k <= most and round(model, 4) > round(base, 4)]
 
 
 class CollectionReport(_Record):
@@ -184,5 +184,5 @@ def read_report(run: Path) -> RunReport:
             f"{path}: no report; expected the folder of a whole `run` (not of one model) that is "
             "finished; `run ... --resume` finishes one that is not"
         )
-    expected = f"a run's folder, its {REPORT}, or the output of `score --json`"
-    return read_json(path, RunReport, expected=expected)
+    requirement = f"a run's folder, its {REPORT}, or the output of `score --json`"
+    return read_json(path, RunReport, expected=requirement)

@@ -183,7 +183,7 @@ def collection_report(
     metric, is_tile = METRICS[collection.kind], collection.kind == "tile"
     values = [float(graph[metric] or 0) for graph in graphs.values()]
     # Each graph is its own family, so the bootstrap is over graphs.
-    each = [f"{place:09d}" for place in range(len(values))]
+    keys = [f"{place:09d}" for place in range(len(values))]
     names = [f"top{k}_error" if is_tile else f"slowdown@{k}" for k in ERROR_PICKS]
     names += [DIVERSIFIED] * any(DIVERSIFIED in graph for graph in graphs.values())
     means: dict[str, Any] = {}
@@ -193,13 +193,13 @@ def collection_report(
     per_graph = dict(graphs)
     if ceilings is not None and not is_tile:
         taus = {g: _or_none(ceilings.get(f"{collection.name}:{g}", math.nan)) for g in graphs}
-        measured = [tau for tau in taus.values() if tau is not None]
-        means["noise_ceiling"] = float(np.median(measured)) if measured else None
+        known_taus = [tau for tau in taus.values() if tau is not None]
+        means["noise_ceiling"] = float(np.median(known_taus)) if known_taus else None
         per_graph = {g: graphs[g] | {"noise_ceiling": taus[g]} for g in graphs}
     return CollectionReport(
         metric=metric,
         value=float(np.mean(values)) if values else None,
-        ci95=interval_of(family_means(np.array(values), each)) if len(each) > 1 else None,
+        ci95=interval_of(family_means(np.array(values), keys)) if len(keys) > 1 else None,
         n_graphs=len(values),
         per_graph=per_graph,
         **means,
@@ -212,12 +212,12 @@ def _or_none(value: float) -> float | None:
 
 def remarks_on(report: RunReport) -> list[str]:
     """Return at most four warnings about the scores of a report, each for all its collections."""
-    sampled, beaten, slower, few = (list[str]() for _ in range(4))
+    partial, beaten, slower, small = (list[str]() for _ in range(4))
     for name, part in report.collections.items():
         if part.value is None:
             continue
         if part.judged_on:
-            sampled.append(f"{name} ({part.judged_on})")
+            partial.append(f"{name} ({part.judged_on})")
         members = report.models[name].member_values if name in report.models else {}
         rivals = {**members, "the baseline": part.baseline}
         ahead = {
@@ -231,11 +231,11 @@ def remarks_on(report: RunReport) -> list[str]:
         if picks := part.slowdown_curve and part.slowdown_curve.slower_than_baseline(TILE_PICKS):
             slower.append(f"{name} (K = {', '.join(map(str, picks))})")
         if part.ci95 is not None and part.n_graphs < FEW_GRAPHS:
-            few.append(f"{name} ({part.n_graphs})")
+            small.append(f"{name} ({part.n_graphs})")
     warnings = {
-        "judged on some configs of a graph only": sampled,
+        "judged on some configs of a graph only": partial,
         "lower than one member or the baseline alone": beaten,
         "first K configs by score slower than those of the baseline": slower,
-        "interval too narrow because of few graphs": few,
+        "interval too narrow because of few graphs": small,
     }
     return [f"{text}: {', '.join(names)}" for text, names in warnings.items() if names]

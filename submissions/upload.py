@@ -53,12 +53,12 @@ def submit(
     with open_regular(path) as stream:
         digest = hashlib.sha256(stream.read()).hexdigest()
     with kaggle_session(f"upload {path} to {COMPETITION}", policy) as session:
-        earlier = ask(session, lambda: _tagged(session, digest))
+        earlier = ask(session, lambda: _with_tag(session, digest))
         if earlier and not force:
-            sent = earlier[0]
-            when = f" at {sent.submitted_at:%Y-%m-%dT%H:%M:%SZ}" if sent.submitted_at else ""
+            first = earlier[0]
+            when = f" at {first.submitted_at:%Y-%m-%dT%H:%M:%SZ}" if first.submitted_at else ""
             raise PipelineError(
-                f"{path}: the same file was sent{when} as submission {sent.ref} ({sent.status}); "
+                f"{path}: the same file was sent{when} as submission {first.ref} ({first.status}); "
                 "nothing was sent; `submission list` shows its score, --force sends it again"
             )
         nth = f" #{len(earlier) + 1}" if earlier else ""
@@ -76,11 +76,11 @@ def submit(
                 raise ValueError(f"expected the new submission's number, Kaggle says: {reply}")
             return Submission(int(answer.ref), path.name, description, path.stat().st_size)
 
-        def arrived() -> Submission | None:
-            known = {row.ref for row in earlier}
-            return next((row for row in _tagged(session, digest) if row.ref not in known), None)
+        def find_new() -> Submission | None:
+            refs = {row.ref for row in earlier}
+            return next((row for row in _with_tag(session, digest) if row.ref not in refs), None)
 
-        return send_once(session, send, arrived, _IN_DOUBT)
+        return send_once(session, send, find_new, _IN_DOUBT)
 
 
 def list_submissions(limit: int) -> list[Submission]:
@@ -89,7 +89,7 @@ def list_submissions(limit: int) -> list[Submission]:
         return ask(session, lambda: _page(session, limit, 1))
 
 
-def _tagged(session: KaggleSession, digest: str) -> list[Submission]:
+def _with_tag(session: KaggleSession, digest: str) -> list[Submission]:
     tag = re.compile(rf"\[sha256:{digest[:_HASH_CHARACTERS]}( #[0-9]+)?\]")
     return [row for row in _rows(session) if tag.search(row.description)]
 
@@ -104,7 +104,7 @@ def _rows(session: KaggleSession) -> Iterator[Submission]:
 
 def _page(session: KaggleSession, size: int, number: int) -> list[Submission]:
     request = {"competitionName": COMPETITION, "pageSize": size, "page": number}
-    listed = session.call("competitions", "list_submissions", request).submissions
+    items = session.call("competitions", "list_submissions", request).submissions
     return [
         Submission(
             ref=item.ref,
@@ -117,7 +117,7 @@ def _page(session: KaggleSession, size: int, number: int) -> list[Submission]:
             error=_text(item.error_description),
             size_bytes=item.total_bytes,
         )
-        for item in listed or []
+        for item in items or []
     ]
 
 

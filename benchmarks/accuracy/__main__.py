@@ -47,22 +47,22 @@ def cells_of(
             _say(f"{task}: left out: {reason}")
     for seed in seeds:
         for task in (task for task in tasks if not reasons[task]):
-            every = [*contenders_of(task), *filter(is_own, names)]
-            yield from (Cell(task, name, seed, tuple(overrides)) for name in every if name in names)
+            pool = [*contenders_of(task), *filter(is_own, names)]
+            yield from (Cell(task, name, seed, tuple(overrides)) for name in pool if name in names)
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
     """Run cells, print a line for each, and return the number of failed ones."""
-    failed = 0
+    n_failed = 0
     for number, cell in enumerate(cells, start=1):
         start = time.perf_counter()
         try:
             is_new = run_cell(cell, sources, out)
             text = f"{time.perf_counter() - start:.1f} s" if is_new else "exists"
         except PipelineError as error:
-            failed, text = failed + 1, f"failed: {error}"
+            n_failed, text = n_failed + 1, f"failed: {error}"
         _say(f"{number}/{len(cells)} {cell.task}, {cell.name}, seed {cell.seed}: {text}")
-    return failed
+    return n_failed
 
 
 def options_parser() -> argparse.ArgumentParser:
@@ -126,15 +126,15 @@ def train(options: argparse.Namespace) -> None:
         raise PipelineError("nothing to train: no task here has one of these models and its data")
     for cell in todo:
         cell.recipe()
-    trained = {model for cell in todo for model in cell.contender.models}
+    models = {model for cell in todo for model in cell.contender.models}
     for key in options.set:
-        if (table := key.partition(".")[0]) in MODELS and table not in trained:
-            tables = ", ".join(sorted(trained)) or "no model"
+        if (table := key.partition(".")[0]) in MODELS and table not in models:
+            tables = ", ".join(sorted(models)) or "no model"
             raise UsageError(f"--set {key}: no model reads the key; expected a table of {tables}")
     with alone_in(options.out):
-        failed = run_cells(todo, sources, options.out)
-    if failed:
-        sys.exit(f"{failed} of {len(todo)} failed")
+        n_failed = run_cells(todo, sources, options.out)
+    if n_failed:
+        sys.exit(f"{n_failed} of {len(todo)} failed")
 
 
 if __name__ == "__main__":

@@ -157,8 +157,8 @@ class Cell(NamedTuple):
     def recipe(self) -> Recipe:
         """Return the recipe, with one thread."""
         seeds = list(dict.fromkeys(seed for _, seed in self.members.values())) or [self.seed]
-        fixed = ("threads=1", f"seeds={seeds}")
-        overrides = [*self.contender.overrides, *self.overrides, *fixed]
+        run_keys = ("threads=1", f"seeds={seeds}")
+        overrides = [*self.contender.overrides, *self.overrides, *run_keys]
         return load_recipe(self.contender.recipe, overrides)
 
     def head(self, sources: Sources) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _result(cell: Cell, sources: Sources, work: Path) -> dict[str, Any]:
     import lightgbm  # noqa: F401
 
     graphs, train_cpu_s = dict[str, dict[str, Any]](), 0.0
-    measured, task = read_manifest(sources.sample)["graphs"], TASKS[cell.task]
+    manifest, task = read_manifest(sources.sample)["graphs"], TASKS[cell.task]
     folds = task.folds(sources, cell.seed, work / "data")
     if task.kind == "layout" and not cell.recipe().layout.together:
         folds = [half for fold in folds for half in by_source(fold)]
@@ -205,7 +205,7 @@ def _result(cell: Cell, sources: Sources, work: Path) -> dict[str, Any]:
         ensemble = _train(cell, fold, work / fold.name)
         train_cpu_s += time.process_time() - begin_cpu
         for file in fold.judged:
-            entry = measured.get(file.submission_id, {})
+            entry = manifest.get(file.submission_id, {})
             graphs[file.submission_id] = {
                 "split": file.split,
                 "family": entry.get("family", family_of(file)),

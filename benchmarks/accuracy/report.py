@@ -94,15 +94,15 @@ def estimate_of(cells: Sequence[CellResult], metric: str) -> Estimate:
 
 
 def difference(
-    cells: Sequence[CellResult], others: Sequence[CellResult], metric: str
+    cells: Sequence[CellResult], rivals: Sequence[CellResult], metric: str
 ) -> Estimate | None:
     """Estimate a metric minus another contender's by graph and seed. None without a common seed."""
-    by_seed = {cell["seed"]: cell for cell in others}
-    paired = [cell for cell in cells if cell["seed"] in by_seed]
-    if not paired:
+    by_seed = {cell["seed"]: cell for cell in rivals}
+    matches = [cell for cell in cells if cell["seed"] in by_seed]
+    if not matches:
         return None
-    both, families = values([*paired, *(by_seed[cell["seed"]] for cell in paired)], metric)
-    return estimate(both[:, : len(paired)] - both[:, len(paired) :], families)
+    pairs, families = values([*matches, *(by_seed[cell["seed"]] for cell in matches)], metric)
+    return estimate(pairs[:, : len(matches)] - pairs[:, len(matches) :], families)
 
 
 def by_contender(cells: Sequence[CellResult]) -> dict[str, dict[str, list[CellResult]]]:
@@ -124,13 +124,13 @@ def compare_with(out: Path, against: str) -> list[str]:
     """Compare contenders, line by line, with another folder or with a contender of `out`."""
     tasks = by_contender(read_cells(out))
     is_folder = Path(against).is_dir()
-    other = by_contender(read_cells(Path(against))) if is_folder else {}
+    rows_of = by_contender(read_cells(Path(against))) if is_folder else {}
     lines = []
     for task, by_name in tasks.items():
         for name, cells in by_name.items():
-            others = other.get(task, {}).get(name, []) if is_folder else by_name.get(against, [])
+            rivals = rows_of.get(task, {}).get(name, []) if is_folder else by_name.get(against, [])
             labels = LABELS[TASKS[task].kind].items()
-            leads = {label: lead_text(difference(cells, others, m), m) for m, label in labels}
+            leads = {label: lead_text(difference(cells, rivals, m), m) for m, label in labels}
             if name != against and all(leads.values()):
                 texts = (f"{label} {lead}" for label, lead in leads.items())
                 lines.append(f"{task}, {name}: {', '.join(texts)}")
@@ -183,20 +183,20 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
     If `default` has cells, each row has the difference to it.
     """
     labels = LABELS[TASKS[task].kind]
-    compared = (METRICS[TASKS[task].kind], "slowdown@1") if DEFAULT in by_name else ()
+    lead_metrics = (METRICS[TASKS[task].kind], "slowdown@1") if DEFAULT in by_name else ()
     rows = []
     for name, cells in by_name.items():
         texts = [value_text(estimate_of(cells, metric), metric) for metric in labels]
-        leads = [lead_text(difference(by_name[DEFAULT], cells, m), m) for m in compared]
-        leads = [""] * len(compared) if name == DEFAULT else leads
-        trained = np.mean([cell["train_cpu_s"] for cell in cells])
-        ranked = np.mean([g["rank_cpu_s"] for cell in cells for g in cell["graphs"].values()])
-        rows.append([name, f"{len(cells)}", *texts, *leads, f"{trained:,.1f}", f"{ranked:.2f}"])
-    shown = list(by_name.values())[-1]
-    graphs = shown[0]["graphs"].values()
+        leads = [lead_text(difference(by_name[DEFAULT], cells, m), m) for m in lead_metrics]
+        leads = [""] * len(lead_metrics) if name == DEFAULT else leads
+        train_s = np.mean([cell["train_cpu_s"] for cell in cells])
+        rank_s = np.mean([g["rank_cpu_s"] for cell in cells for g in cell["graphs"].values()])
+        rows.append([name, f"{len(cells)}", *texts, *leads, f"{train_s:,.1f}", f"{rank_s:.2f}"])
+    last_cells = list(by_name.values())[-1]
+    graphs = last_cells[0]["graphs"].values()
     again = [graph["again_tau"] for graph in graphs if graph["again_tau"]]
-    noise = [g["noise"] for cell in shown for g in cell["graphs"].values() if g.get("noise")]
-    leads = [f"{DEFAULT} − it: {labels[metric]}" for metric in compared]
+    noise = [g["noise"] for cell in last_cells for g in cell["graphs"].values() if g.get("noise")]
+    leads = [f"{DEFAULT} − it: {labels[metric]}" for metric in lead_metrics]
     return {
         "task": task,
         "title": TASKS[task].title,
@@ -205,7 +205,7 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
         "n_graphs": len(graphs),
         "n_families": len({graph["family"] for graph in graphs}),
         "again": {"tau": np.mean(again), "count": len(again)} if again else None,
-        "revisions": ", ".join(sorted({str(cell["revision"]) for cell in shown})),
+        "revisions": ", ".join(sorted({str(cell["revision"]) for cell in last_cells})),
         "noise": noise and {key: np.mean([entry[key] for entry in noise]) for key in noise[0]},
     }
 

@@ -67,7 +67,7 @@ def why_no_data(task: HeldOutTask, sources: Sources) -> str | None:
 # Graphs of the sample
 
 
-def labelled(
+def sample_files(
     kind: str, sources: Sources, splits: Sequence[str] = ("train", "valid")
 ) -> list[GraphFile]:
     """List the layout or tile graphs of the sample."""
@@ -85,22 +85,22 @@ def folds_by_family(files: Sequence[GraphFile], families: dict[str, str], seed: 
     graph_families = [families.get(file.submission_id, family_of(file)) for file in files]
     n_folds = min(FOLDS, len(set(graph_families)))
     fold_of = family_folds(graph_families, n_folds, seed)
-    judged = [tuple(np.array(files, object)[fold_of == number]) for number in range(n_folds)]
+    judged_files = [tuple(np.array(files, object)[fold_of == number]) for number in range(n_folds)]
     return [
         Fold(f"fold-{number}", tuple(f for f in files if f not in held_out), held_out)
-        for number, held_out in enumerate(judged)
+        for number, held_out in enumerate(judged_files)
     ]
 
 
 def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Fold]:
     families = sample_families(sources.sample)
-    folds = folds_by_family(labelled(kind, sources), families, seed)
+    folds = folds_by_family(sample_files(kind, sources), families, seed)
     if not (sources.sample / WITHHELD).is_file():
         return folds
     # Graphs of the test split are judged, and never learned from.
-    unseen = folds_by_family(labelled(kind, sources, ["test"]), families, seed)
+    unseen = folds_by_family(sample_files(kind, sources, ["test"]), families, seed)
     return [
-        fold._replace(judged=sum((more.judged for more in unseen[i :: len(folds)]), fold.judged))
+        fold._replace(judged=sum((part.judged for part in unseen[i :: len(folds)]), fold.judged))
         for i, fold in enumerate(folds)
     ]
 
@@ -109,12 +109,12 @@ def by_source(fold: Fold) -> list[Fold]:
     """Split a training into one on programs of xla and one on programs of nlp, if it has both."""
     halves = []
     for source in ("nlp", "xla"):
-        train, judged = (
+        train, judged_files = (
             tuple(file for file in files if file.collection.name.split(":")[1] == source)
             for files in (fold.train, fold.judged)
         )
-        if train and judged:
-            halves.append(Fold(f"{fold.name}-{source}", train, judged))
+        if train and judged_files:
+            halves.append(Fold(f"{fold.name}-{source}", train, judged_files))
     return halves
 
 
@@ -122,21 +122,21 @@ def sibling_files(sources: Sources) -> list[GraphFile]:
     """List the labelled layout graphs of the sample whose program is there in two sizes."""
     from models.trees.siblings import signature_of
 
-    files = labelled("layout", sources)
+    files = sample_files("layout", sources)
     signatures = {file: signature_of(read_layout(file)) for file in files}
     return [
         file
         for file in files
         if any(
-            file.name != other.name and signatures[file].is_sibling(signatures[other])
-            for other in files
+            file.name != candidate.name and signatures[file].is_sibling(signatures[candidate])
+            for candidate in files
         )
     ]
 
 
 def _siblings(sources: Sources, seed: int, folder: Path) -> list[Fold]:
     """Judge one size of each program. Models learn from the other size and all other graphs."""
-    files, in_two_sizes = labelled("layout", sources), sibling_files(sources)
+    files, in_two_sizes = sample_files("layout", sources), sibling_files(sources)
     families = sample_families(sources.sample)
     sizes: dict[str, list[str]] = {}
     for file in in_two_sizes:
@@ -146,15 +146,15 @@ def _siblings(sources: Sources, seed: int, folder: Path) -> list[Fold]:
     folds = []
     for number in range(2):
         judged_names = {names[number] for names in sizes.values()}
-        judged = tuple(file for file in in_two_sizes if file.name in judged_names)
+        judged_files = tuple(file for file in in_two_sizes if file.name in judged_names)
         train = tuple(file for file in files if file.name not in judged_names)
-        folds.append(Fold(f"size-{number}", train, judged))
+        folds.append(Fold(f"size-{number}", train, judged_files))
     return folds
 
 
 def _official_split(sources: Sources, seed: int, folder: Path) -> list[Fold]:
-    train, judged = (tuple(labelled("tile", sources, [split])) for split in ("train", "valid"))
-    return [Fold(TILE.slug, train, judged)]
+    train, valid = (tuple(sample_files("tile", sources, [split])) for split in ("train", "valid"))
+    return [Fold(TILE.slug, train, valid)]
 
 
 # Real graphs
@@ -175,8 +175,8 @@ def _real(sources: Sources, split: str, name: str) -> GraphFile:
 
 
 def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Fold]:
-    learned, judged = _two_programs(sources)
-    return [Fold("cross-graph", (learned,), (judged,))]
+    train_file, judged_file = _two_programs(sources)
+    return [Fold("cross-graph", (train_file,), (judged_file,))]
 
 
 def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -198,9 +198,9 @@ def further_configs(
     for file in list_files(sources):
         graph = read_layout(file)
         held_out, train = split_distinct(len(distinct_configs(graph)[0]), seed)
-        learned = write_configs(graph, train[:n_train], folder, "train")
-        judged = write_configs(graph, held_out, folder, "valid")
-        folds.append(Fold(f"{file.collection.slug}-{file.name}", (learned,), (judged,)))
+        train_file = write_configs(graph, train[:n_train], folder, "train")
+        judged_file = write_configs(graph, held_out, folder, "valid")
+        folds.append(Fold(f"{file.collection.slug}-{file.name}", (train_file,), (judged_file,)))
     return folds
 
 
@@ -229,19 +229,19 @@ def write_configs(
 
 def _alexnet(sources: Sources, seed: int, folder: Path) -> list[Fold]:
     assert sources.real is not None
-    written = featurize_files([sources.real / ALEXNET], folder)
-    judged = tuple(GraphFile(TILE, "test", graph.path.stem, graph.path) for graph in written)
-    return [Fold("alexnet", tuple(labelled("tile", sources)), judged)]
+    kernels = featurize_files([sources.real / ALEXNET], folder)
+    judged_files = tuple(GraphFile(TILE, "test", graph.path.stem, graph.path) for graph in kernels)
+    return [Fold("alexnet", tuple(sample_files("tile", sources)), judged_files)]
 
 
-SAMPLE_FURTHER, SAMPLE_VALID = "sample-further", partial(labelled, "layout", splits=("valid",))
+SAMPLE_FURTHER, SAMPLE_VALID = "sample-further", partial(sample_files, "layout", splits=("valid",))
 SIBLINGS = "siblings"
 WITHIN_GRAPH = ("unet3d-all", "unet3d-100", SAMPLE_FURTHER)
 TASKS = {
     "layouts": HeldOutTask(
         "layout",
         "Layouts of families never seen",
-        partial(labelled, "layout", splits=ALL_SPLITS),
+        partial(sample_files, "layout", splits=ALL_SPLITS),
         partial(_folds, "layout"),
     ),
     "unet3d-all": HeldOutTask(
@@ -280,19 +280,19 @@ TASKS = {
     "tiles": HeldOutTask(
         "tile",
         "Tiles of the valid split's families",
-        partial(labelled, "tile"),
+        partial(sample_files, "tile"),
         _official_split,
     ),
     "tile-folds": HeldOutTask(
         "tile",
         "Tiles of families never seen",
-        partial(labelled, "tile", splits=ALL_SPLITS),
+        partial(sample_files, "tile", splits=ALL_SPLITS),
         partial(_folds, "tile"),
     ),
     "alexnet": HeldOutTask(
         "tile",
         "TPU: tiles of alexnet's kernels, learned on a CPU",
-        partial(labelled, "tile"),
+        partial(sample_files, "tile"),
         _alexnet,
         needs_real=True,
     ),

@@ -39,7 +39,7 @@ def default_row(graph: LayoutGraph) -> int:
     return int(total.argmax())
 
 
-def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
+def with_configs(program: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
     """Return a program with other layout configs.
 
     Args:
@@ -49,13 +49,13 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
     Raises:
         UsageError: The configs of the program are tiles.
     """
-    graph, values = named.graph, np.asarray(configs)
+    graph, values = program.graph, np.asarray(configs)
     if not isinstance(graph, LayoutGraph):
-        raise UsageError(f"{named.name}: its configs are tiles; expected a program of layouts")
-    n_nodes, source = len(graph.node_config_ids), f"configs of {named.name}"
+        raise UsageError(f"{program.name}: its configs are tiles; expected a program of layouts")
+    n_nodes, source = len(graph.node_config_ids), f"configs of {program.name}"
     if values.shape[1:] != (n_nodes, N_LAYOUT_VALUES) or not len(values):
-        expected = f"(c, {n_nodes}, {N_LAYOUT_VALUES})"
-        raise PipelineError(f"{source}: have shape {values.shape}; expected {expected}")
+        shape = f"(c, {n_nodes}, {N_LAYOUT_VALUES})"
+        raise PipelineError(f"{source}: have shape {values.shape}; expected {shape}")
     wrong = np.argwhere((values != np.rint(values)) | (values < LOWEST) | (values > HIGHEST))
     if len(wrong):
         config, node, value = wrong[0].tolist()
@@ -64,19 +64,19 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
             f"{values[config, node, value]}; expected a whole number from {LOWEST} to {HIGHEST}"
         )
     runtime_ns = np.zeros(len(values), np.int64)
-    whole = replace(graph, configs=pack_values(values.astype(np.int8)), runtime_ns=runtime_ns)
-    result = replace(named, graph=whole, run_numbers=None, has_configs=True)
+    new_graph = replace(graph, configs=pack_values(values.astype(np.int8)), runtime_ns=runtime_ns)
+    result = replace(program, graph=new_graph, run_numbers=None, has_configs=True)
     check_layout_configs(result, "configs")
     return result
 
 
-def add_query_configs(graph: LayoutGraph, added: Iterable[NDArray[np.int8]]) -> LayoutGraph:
+def add_query_configs(graph: LayoutGraph, batches: Iterable[NDArray[np.int8]]) -> LayoutGraph:
     """Return a graph with batches of query configs, (r, k, 18) each, after its configs."""
     encoder = ConfigEncoder(len(graph.node_config_ids))
     for start in range(0, graph.n_configs, SPELLED_AT_ONCE):
         rows = np.arange(start, min(start + SPELLED_AT_ONCE, graph.n_configs))
         encoder.add(graph.configs.rows(rows).astype(np.float32).tobytes())
-    for values in added:
+    for values in batches:
         encoder.add(np.ascontiguousarray(values, np.float32).tobytes())
     packed = encoder.packed()
     n_query_configs = packed.n_configs - graph.n_configs
@@ -86,28 +86,28 @@ def add_query_configs(graph: LayoutGraph, added: Iterable[NDArray[np.int8]]) -> 
     )
 
 
-def check_layout_configs(named: NamedGraph, source: str) -> None:
+def check_layout_configs(program: NamedGraph, source: str) -> None:
     """Check that layout configs order distinct dimensions of the program's tensors."""
-    assert isinstance(named.graph, LayoutGraph)
-    configs = named.graph.configs
+    assert isinstance(program.graph, LayoutGraph)
+    configs = program.graph.configs
     lists = configs.vectors.reshape(-1, len(TENSORS), RANK_MAX)  # (u, 3, 6)
-    ordered = np.sort(lists, axis=2)
-    repeats = ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(axis=2)
+    in_order = np.sort(lists, axis=2)
+    repeats = ((in_order[..., 1:] == in_order[..., :-1]) & (in_order[..., 1:] >= 0)).any(axis=2)
     has_hole = np.asarray(((lists[..., 1:] >= 0) & (lists[..., :-1] < 0)).any(axis=2))  # (u, 3)
     highest = lists.max(axis=2)  # (u, 3)
     columns = configs.codebooks
     for place, (column, ranks) in enumerate(
-        zip(columns.column_of.tolist(), named.tensor_ranks, strict=True)
+        zip(columns.column_of.tolist(), program.tensor_ranks, strict=True)
     ):
-        taken = columns.vectors[column, : columns.sizes[column]]
-        wrong = repeats[taken] | has_hole[taken] | (highest[taken] >= ranks)
+        node_vectors = columns.vectors[column, : columns.sizes[column]]
+        wrong = repeats[node_vectors] | has_hole[node_vectors] | (highest[node_vectors] >= ranks)
         if wrong.any():
-            which, tensor = (int(i) for i in np.argwhere(wrong)[0])
-            order, rank = lists[taken[which], tensor].tolist(), int(ranks[tensor])
-            node = int(named.graph.node_config_ids[place])
-            name = f" '{named.instruction_names[node]}'" if named.instruction_names else ""
+            row, tensor = (int(i) for i in np.argwhere(wrong)[0])
+            order, rank = lists[node_vectors[row], tensor].tolist(), int(ranks[tensor])
+            node = int(program.graph.node_config_ids[place])
+            name = f" '{program.instruction_names[node]}'" if program.instruction_names else ""
             raise PipelineError(
-                f"{source}: {named.opcode(node)}{name} (node {node}): {TENSORS[tensor]} is given "
+                f"{source}: {program.opcode(node)}{name} (node {node}): {TENSORS[tensor]} is given "
                 f"the order {list(without_end(order, -1))}; expected distinct dimensions of "
                 f"0..{rank - 1}{', or none' if rank else '; it has none'}: are these configs of "
                 "another program?"

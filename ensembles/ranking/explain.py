@@ -55,10 +55,10 @@ def shares(
     place = np.argsort([*orders, *(order[::-1] for order in orders)], axis=1)  # (2p, k)
     # Masks of the changes after each step, (2p, k + 1, k).
     walks = place[:, None] < np.arange(k + 1)[:, None]
-    masks, which = np.unique(np.concatenate([*walks]), axis=0, return_inverse=True)
-    scores = value(masks)[which.reshape(-1)].reshape(*walks.shape[:2], -1)
-    added = np.take_along_axis(np.diff(scores, axis=1), place[:, :, None], axis=1)  # (2p, k, m)
-    return added.mean(axis=0), len(masks)
+    masks, positions = np.unique(np.concatenate([*walks]), axis=0, return_inverse=True)
+    scores = value(masks)[positions.reshape(-1)].reshape(*walks.shape[:2], -1)
+    gains = np.take_along_axis(np.diff(scores, axis=1), place[:, :, None], axis=1)  # (2p, k, m)
+    return gains.mean(axis=0), len(masks)
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ def explain(
         UsageError: A config does not exist, the graph has one config, or its configs are tiles.
         PipelineError: The configs do not fit the program.
     """
-    start, (whole, other) = time.perf_counter(), _rows_to_compare(ranker, graph, config, against)
-    before, after = whole.configs.rows(np.array([other, config]))  # (nodes, 18) each
+    start, (arrays, base) = time.perf_counter(), _rows_to_compare(ranker, graph, config, against)
+    before, after = arrays.configs.rows(np.array([base, config]))  # (nodes, 18) each
     places = np.flatnonzero((before != after).any(axis=1))  # (k,) by config order
 
     def variants(masks: NDArray[np.bool_]) -> Iterator[NDArray[np.int8]]:
@@ -162,11 +162,11 @@ def explain(
             yield values
 
     def value(masks: NDArray[np.bool_]) -> Values:
-        return _scores(ranker, add_query_configs(whole, variants(masks)))[whole.n_configs :]
+        return _scores(ranker, add_query_configs(arrays, variants(masks)))[arrays.n_configs :]
 
     scores, n_variants = shares(value, len(places), generator(0, "explain"))
-    names = list(ranker.member_scores(whole.only(np.array([other]))))
-    old, new = layouts_of(graph, other), layouts_of(graph, config)
+    names = list(ranker.member_scores(arrays.only(np.array([base]))))
+    old, new = layouts_of(graph, base), layouts_of(graph, config)
     parts = tuple(
         NodeEffect(
             *(old[places[i]], new[places[i]], shape_of(graph, old[places[i]].node)),
@@ -178,7 +178,7 @@ def explain(
     choice = f"the {COMPILERS_CHOICE}"
     nearest = f"the nearest to {choice}" if against is None else ""
     return Explanation(
-        *(graph, int(config), int(other)),
+        *(graph, int(config), int(base)),
         baseline=nearest if (before >= 0).any() else choice,
         difference=float(scores[:, 0].sum()),
         parts=parts,
@@ -191,18 +191,18 @@ def _rows_to_compare(
     ranker: Ensemble, graph: NamedGraph, config: int, against: int | None
 ) -> tuple[LayoutGraph, int]:
     """Check the arguments of `explain`. Return the arrays and the row to compare with."""
-    whole = graph.graph
-    if ranker.collection.kind != "layout" or not isinstance(whole, LayoutGraph):
+    arrays = graph.graph
+    if ranker.collection.kind != "layout" or not isinstance(arrays, LayoutGraph):
         raise UsageError(f"{graph.name}: a tile is one choice for all nodes; expected layouts")
-    last = whole.n_configs - 1
+    last = arrays.n_configs - 1
     if not last:
         raise UsageError(f"{graph.name}: has one config; expected another to compare it with")
-    other = default_row(whole) if against is None else against
-    for row in (config, other):
+    base = default_row(arrays) if against is None else against
+    for row in (config, base):
         if not 0 <= row <= last:
             raise UsageError(f"{graph.name}: no config {row}; expected 0..{last}")
     check_layout_configs(graph, str(graph.path))
-    return whole, other
+    return arrays, base
 
 
 def _scores(ranker: Ensemble, graph: LayoutGraph) -> Values:

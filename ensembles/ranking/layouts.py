@@ -45,47 +45,47 @@ class NodeLayouts:
 
     def as_json(self) -> dict[str, Any]:
         """Return the layouts for JSON, with "compiler's choice" for open ones."""
-        named = {"name": self.name} if self.name is not None else {}
+        name_entry = {"name": self.name} if self.name is not None else {}
         orders = {
             tensor: COMPILERS_CHOICE if order is None else list(order)
             for tensor, order in self.tensors.items()
         }
-        return {"node": self.node, **named, "opcode": self.opcode, **orders}
+        return {"node": self.node, **name_entry, "opcode": self.opcode, **orders}
 
 
-def layouts_of(named: NamedGraph, config: int) -> tuple[NodeLayouts, ...]:
+def layouts_of(graph: NamedGraph, config: int) -> tuple[NodeLayouts, ...]:
     """Return the layouts of each configurable node in a config."""
-    assert isinstance(named.graph, LayoutGraph)
-    names = named.instruction_names
-    rows = named.graph.configs.rows(np.array([config]))[0]  # (k, 18)
+    assert isinstance(graph.graph, LayoutGraph)
+    names = graph.instruction_names
+    rows = graph.graph.configs.rows(np.array([config]))[0]  # (k, 18)
     return tuple(
         NodeLayouts(
             node,
             names[node] if names else None,
-            opcode := named.opcode(node),
+            opcode := graph.opcode(node),
             {
                 tensor: without_end(values.tolist(), -1) or None
                 for tensor, values in zip(TENSORS, row.reshape(-1, RANK_MAX), strict=True)
                 if tensor != "kernel" or opcode != ONE_OPERAND or values[0] >= 0
             },
         )
-        for node, row in zip(named.graph.node_config_ids.tolist(), rows, strict=True)
+        for node, row in zip(graph.graph.node_config_ids.tolist(), rows, strict=True)
     )
 
 
-def tile_of(named: NamedGraph, config: int) -> dict[str, Order]:
+def tile_of(graph: NamedGraph, config: int) -> dict[str, Order]:
     """Return the tile sizes of a config by field: kernel, output and input bounds.
 
     Tuning data may also have iteration bounds, which models do not read.
     """
-    assert isinstance(named.graph, TileGraph)
-    bounds = named.graph.config_feat[config].reshape(-1, VALUES_PER_BOUNDS)[:, :RANK_MAX]
+    assert isinstance(graph.graph, TileGraph)
+    bounds = graph.graph.config_feat[config].reshape(-1, VALUES_PER_BOUNDS)[:, :RANK_MAX]
     tile = {
         field: without_end([int(size) for size in sizes], 0)
         for field, sizes in zip(TILE_BOUNDS, bounds.tolist(), strict=True)
     }
-    if named.program and named.run_numbers is not None:
-        run = named.program.runs[int(named.run_numbers[config])]
+    if graph.program and graph.run_numbers is not None:
+        run = graph.program.runs[int(graph.run_numbers[config])]
         iteration = tuple(run.op_config.tile_size_config.iteration_bounds)
         tile |= {"iteration_bounds": iteration} if iteration else {}
     return tile
@@ -103,10 +103,10 @@ def without_end(values: list[int], padding: int) -> Order:
     return tuple(values[:n])
 
 
-def spelled(order: Order | None) -> str | None:
+def order_text(order: Order | None) -> str | None:
     """Return a minor-to-major order as XLA writes it.
 
-    >>> spelled((1, 0))
+    >>> order_text((1, 0))
     '{1,0}'
     """
     return None if order is None else "{" + ",".join(map(str, order)) + "}"
@@ -116,7 +116,7 @@ def change_of(before: NodeLayouts, after: NodeLayouts) -> str:
     """Return the changes of a node, "output {1,0} → {0,1}". `-` is the compiler's choice."""
     old, new = before.tensors, after.tensors
     return ", ".join(
-        f"{tensor} {spelled(old.get(tensor)) or '-'} → {spelled(new.get(tensor)) or '-'}"
+        f"{tensor} {order_text(old.get(tensor)) or '-'} → {order_text(new.get(tensor)) or '-'}"
         for tensor in TENSORS
         if old.get(tensor) != new.get(tensor)
     )

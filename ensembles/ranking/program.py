@@ -118,8 +118,8 @@ class NamedGraph:
         n_nodes = len(self.graph.node_config_ids)
         max_configs = MAX_CANDIDATE_BYTES // (N_LAYOUT_VALUES * n_nodes)
         if not 1 <= n_configs <= max_configs:
-            expected = f"expected 1..{max_configs} configs of {n_nodes} nodes"
-            raise UsageError(f"{self.path}: {n_configs} candidates; {expected}")
+            limits = f"expected 1..{max_configs} configs of {n_nodes} nodes"
+            raise UsageError(f"{self.path}: {n_configs} candidates; {limits}")
         return self.program.candidates(self.graph.node_config_ids, n_configs, seed=seed)
 
 
@@ -145,12 +145,12 @@ def load_graphs(
     """
     path, name = split_choice(Path(path))
     kernel = name if kernel is None else kernel
-    given = collection_named(collection) if collection else None
+    target = collection_named(collection) if collection else None
     if path.is_dir():
         path, kernel = find_dumped(path, kernel), None
     elif not path.exists():
         raise PipelineError(f"{path}: no such file; expected the npz file of a graph, {EXPECTED}")
-    graphs = _read_graphs(path, given, kernel)
+    graphs = _read_graphs(path, target, kernel)
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:
             raise UsageError(
@@ -160,11 +160,11 @@ def load_graphs(
     return graphs
 
 
-def _read_graphs(path: Path, given: Collection | None, kernel: str | None) -> list[NamedGraph]:
+def _read_graphs(path: Path, target: Collection | None, kernel: str | None) -> list[NamedGraph]:
     """Open a file once. Its first bytes decide the reader."""
     with open_regular(path) as file:
         if path.suffix == ".npz" or file.read(len(ZIP_START)) == ZIP_START:
-            graph = _from_npz(Archive(path, file), given)
+            graph = _from_npz(Archive(path, file), target)
             if kernel is not None:
                 choose(path, [(graph.name,)], kernel)
             return [graph]
@@ -172,7 +172,7 @@ def _read_graphs(path: Path, given: Collection | None, kernel: str | None) -> li
 
         file.seek(0)
         programs = parse_programs(path, file.read(), kernel)
-    return [_from_program(program, path, given) for program in programs]
+    return [_from_program(program, path, target) for program in programs]
 
 
 def load_graph(
@@ -203,7 +203,7 @@ def _from_program(program: "HloProgram", path: Path, collection: Collection | No
     configs = program.configs
     kind = configs.kind if configs else "layout"
     arrays = dict(configs.arrays) if configs else program.untuned_arrays()
-    shared: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "file": GraphFile(collection_named(ANY_OF_KIND[kind]), "test", program.name, path),
         "node_feat": program.graph.node_feat,
         "node_opcode": program.graph.node_opcode,
@@ -214,22 +214,22 @@ def _from_program(program: "HloProgram", path: Path, collection: Collection | No
     if kind == "tile":
         normalizers = arrays["config_runtime_normalizers"]
         graph = TileGraph(
-            **shared, config_feat=arrays["config_feat"], runtime_normalizers=normalizers
+            **fields, config_feat=arrays["config_feat"], runtime_normalizers=normalizers
         )
     else:
         ids, splits = arrays["node_config_ids"], program.graph.node_splits
         packed = pack_values(arrays["node_config_feat"])
-        graph = LayoutGraph(**shared, configs=packed, node_config_ids=ids, node_splits=splits)
+        graph = LayoutGraph(**fields, configs=packed, node_config_ids=ids, node_splits=splits)
     runs = configs.run_numbers if configs else None
     return NamedGraph(graph, collection, program, runs, has_configs=bool(configs))
 
 
-def _from_npz(archive: Archive, given: Collection | None) -> NamedGraph:
-    path, split, collection = archive.path, "test", given
+def _from_npz(archive: Archive, target: Collection | None) -> NamedGraph:
+    path, split, collection = archive.path, "test", target
     # A file outside the official folders has no collection and split.
     with suppress(PipelineError):
         in_tree = file_from_path(path)
-        split, collection = in_tree.split, given or in_tree.collection
+        split, collection = in_tree.split, target or in_tree.collection
     kind = "tile" if "config_feat" in archive.keys else "layout"
     any_of_kind = collection_named(ANY_OF_KIND[kind])
     read_as = collection if collection and collection.kind == kind else any_of_kind

@@ -118,13 +118,13 @@ class Ranked:
             `config` (its row) and `place`. With measured runtimes also `slowdown`, its runtime
             divided by the best of all configs.
         """
-        whole = self.graph.graph
-        if not isinstance(whole, LayoutGraph):
+        arrays = self.graph.graph
+        if not isinstance(arrays, LayoutGraph):
             return None
-        row = default_row(whole)
+        row = default_row(arrays)
         result: dict[str, Any] = {"config": row, "place": self.place(row)}
-        if whole.is_labelled:
-            runtime = group_means(whole.runtime_ns, self.group)
+        if arrays.is_labelled:
+            runtime = group_means(arrays.runtime_ns, self.group)
             result["slowdown"] = float(runtime[self.group[row]] / runtime.min())
         return result
 
@@ -257,13 +257,13 @@ class Ranked:
             the number of their `run`.
         """
         numbers = self.graph.run_numbers
-        configs, measured = [], self.measured()
-        listed = self.best() if measure is None else self.to_measure(measure)
-        if measured and measure:
+        configs, comparison = [], self.measured()
+        entries = self.best() if measure is None else self.to_measure(measure)
+        if comparison and measure:
             runtime = self._runtimes()
-            rows = self.group[[entry["config"] for entry in listed]]
-            measured[f"diversified_slowdown@{measure}"] = slowdown_at_k(rows, runtime, measure)
-        for entry in listed:
+            rows = self.group[[entry["config"] for entry in entries]]
+            comparison[f"diversified_slowdown@{measure}"] = slowdown_at_k(rows, runtime, measure)
+        for entry in entries:
             config = entry["config"]
             run: dict[str, Any] = {} if numbers is None else {"run": int(numbers[config])}
             reasons = {"why": self.why(config)} if why else {}
@@ -275,7 +275,7 @@ class Ranked:
             "n_configs": len(self.scores),
             "n_distinct": int(self.group.max()) + 1,
             "ms_per_config": self.ms_per_config,
-            "measured": measured,
+            "measured": comparison,
             "default": self.default(),
             "configs": configs,
         }
@@ -323,27 +323,27 @@ def rank(
         raise UsageError(f"top {top}: expected 1 or more")
     _check_fits(ranker, graph)
     if configs is None and not graph.has_configs:
-        expected = "expected some, for example configs=graph.candidates(200)"
-        raise UsageError(f"{graph.path}: the module has no configs; {expected}")
-    ranked = graph if configs is None else with_configs(graph, configs)
+        remedy = "expected some, for example configs=graph.candidates(200)"
+        raise UsageError(f"{graph.path}: the module has no configs; {remedy}")
+    program = graph if configs is None else with_configs(graph, configs)
     start = time.perf_counter()
-    members = ranker.member_scores(ranked.graph)
-    scores = ranker.blended(ranked.graph, members)
+    members = ranker.member_scores(program.graph)
+    scores = ranker.blended(program.graph, members)
     seconds = time.perf_counter() - start
-    _, group = distinct_configs(ranked.graph)
+    _, group = distinct_configs(program.graph)
     name, error = ranker.collection.name, ranker.spec.tile_error
-    return Ranked(name, members, scores, group, ranked, seconds, top, error)
+    return Ranked(name, members, scores, group, program, seconds, top, error)
 
 
 def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
     """Score one config, so that later times do not include the start of the libraries."""
     _check_fits(ranker, graph)
-    whole = graph.graph
-    if isinstance(whole, LayoutGraph):
-        ranker.score(whole.only(np.zeros(1, np.int64)))
-    elif isinstance(whole, TileGraph):
+    arrays = graph.graph
+    if isinstance(arrays, LayoutGraph):
+        ranker.score(arrays.only(np.zeros(1, np.int64)))
+    elif isinstance(arrays, TileGraph):
         names = ("config_feat", "runtime_ns", "runtime_normalizers")
-        ranker.score(replace(whole, **{name: getattr(whole, name)[:1] for name in names}))
+        ranker.score(replace(arrays, **{name: getattr(arrays, name)[:1] for name in names}))
 
 
 def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:

@@ -80,23 +80,23 @@ def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: in
     logs: dict[int, list[float]] = {}
     for row, values in runtimes.items():
         logs.setdefault(int(group[row]), []).extend(np.log(values).tolist())
-    left = np.setdiff1d(np.arange(len(first)), [*logs])
+    open_configs = np.setdiff1d(np.arange(len(first)), [*logs])
     mean = {config: float(np.mean(values)) for config, values in logs.items()}
     ran = sorted((config for config in mean if np.isfinite(mean[config])), key=mean.__getitem__)
-    if not (len(left) and ran):
-        ranked = top_k_to_measure(scores, graph, k + len(logs) + 1)
-        order = dict.fromkeys(group[[*_compilers_choice(graph), *ranked]].tolist())
+    if not (len(open_configs) and ran):
+        top_rows = top_k_to_measure(scores, graph, k + len(logs) + 1)
+        order = dict.fromkeys(group[[*_compilers_choice(graph), *top_rows]].tolist())
         return first[[config for config in order if config not in logs][:k]].tolist()
     prior = norm.ppf((rankdata(scores[first]) - 0.5) / len(first))
-    learned = _limited(np.array(ran))
-    candidates = _limited(left[np.argsort(prior[left], kind="stable")])
-    both = np.concatenate([learned, candidates])
-    log_ns = np.array([mean[config] - mean[ran[0]] for config in learned.tolist()])
-    repeats = np.array([len(logs[config]) for config in learned.tolist()])
+    measured_configs = _sample_configs(np.array(ran))
+    candidates = _sample_configs(open_configs[np.argsort(prior[open_configs], kind="stable")])
+    positions = np.concatenate([measured_configs, candidates])
+    log_ns = np.array([mean[config] - mean[ran[0]] for config in measured_configs.tolist()])
+    repeats = np.array([len(logs[config]) for config in measured_configs.tolist()])
     # The matrices are small, so several threads would only wait for each other.
     with thread_limits(1, "blas"):
-        likenesses = correlations(graph, first[both], SCALES)
-        promising, draws = draw_runtimes(likenesses, prior[both], log_ns, repeats)
+        likenesses = correlations(graph, first[positions], SCALES)
+        promising, draws = draw_runtimes(likenesses, prior[positions], log_ns, repeats)
         fastest = np.zeros(draws.shape[1], np.float32)
         picks = lowest_minimum(draws, fastest, [], min(k, len(draws)))
     return first[candidates[promising[picks]]].tolist()
@@ -133,34 +133,34 @@ def draw_runtimes(
     for correlation, error, noise in product(likenesses, ERRORS, NOISES):
         covariance = error**2 * correlation + MEAN_VARIANCE
         factor = np.linalg.cholesky(covariance[:m, :m] + error**2 * np.diag(noise / repeats))
-        expected, observed = solve_triangular(factor, values, lower=True).T
-        a, b = float(observed @ observed), float(observed @ expected)
+        whitened_prior, whitened_logs = solve_triangular(factor, values, lower=True).T
+        a, b = float(whitened_logs @ whitened_logs), float(whitened_logs @ whitened_prior)
         # The root of the derivative of m·log(scale) - |scale·observed - expected|²/2.
         scale = (b + np.sqrt(b * b + 4 * a * m)) / (2 * a) if a else 1 / TYPICAL_SPREAD
-        residual = scale * observed - expected
+        residual = scale * whitened_logs - whitened_prior
         half_log_det = np.log(np.diagonal(factor)).sum()
         evidence = m * np.log(scale) - half_log_det - residual @ residual / 2
         if evidence > highest:
             highest = evidence
-            shared = solve_triangular(factor, covariance[:m, m:], lower=True)  # (m, b)
-            mean = (prior[m:] + residual @ shared) / scale + log_ns.mean()
+            cross_factor = solve_triangular(factor, covariance[:m, m:], lower=True)  # (m, b)
+            mean = (prior[m:] + residual @ cross_factor) / scale + log_ns.mean()
             # The determinant of the exact covariance may be 0.
             jitter = JITTER * error**2 * np.eye(len(mean))
-            exact = (covariance[m:, m:] - shared.T @ shared + jitter) / scale**2
+            exact = (covariance[m:, m:] - cross_factor.T @ cross_factor + jitter) / scale**2
     lowest = mean - np.sqrt(np.diagonal(exact))
     promising = np.argsort(lowest, kind="stable")[:MAX_CANDIDATES]
     errors = draw_errors(exact[np.ix_(promising, promising)])
     return promising, mean[promising, None].astype(np.float32) + errors
 
 
-def _limited(configs: Ints) -> Ints:
+def _sample_configs(configs: Ints) -> Ints:
     """Return at most MAX_CONFIGS of sorted configs: the first ones, and a sample of the others."""
     half = MAX_CONFIGS // 2
-    rest = np.linspace(half, len(configs) - 1, half).astype(np.int64)
-    return configs[np.r_[:half, rest]] if len(configs) > MAX_CONFIGS else configs
+    sample = np.linspace(half, len(configs) - 1, half).astype(np.int64)
+    return configs[np.r_[:half, sample]] if len(configs) > MAX_CONFIGS else configs
 
 
-def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
+def read_runtimes(path: Path, program: NamedGraph) -> list[tuple[int, float]]:
     """Read measured runtimes of a graph's configs.
 
     Args:
@@ -170,25 +170,25 @@ def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
     Returns:
         Config and runtime in ns of each measurement. inf is a config that failed.
     """
-    hashes = config_hashes(named.graph).tolist()
+    hashes = config_hashes(program.graph).tolist()
     if path.suffix.lower() == ".csv":
-        measured = _read_csv(path, hashes)
+        measurements = _read_csv(path, hashes)
     else:
         graph = load_graph(path).graph
         row_of = {content: row for row, content in enumerate(hashes)}
         rows = [row_of.get(content, -1) for content in config_hashes(graph).tolist()]
         arrays = ("node_opcode", "edge_index", "node_feat", "node_config_ids")
         is_same = all(
-            np.array_equal(getattr(graph, name, 0), getattr(named.graph, name, 0))
+            np.array_equal(getattr(graph, name, 0), getattr(program.graph, name, 0))
             for name in arrays
         )
         if -1 in rows or not is_same:
-            raise PipelineError(f"{path}: expected the program and configs of {named.path}")
+            raise PipelineError(f"{path}: expected the program and configs of {program.path}")
         runtimes = graph.runtime_ns.astype(float).tolist() if graph.is_labelled else ()
-        measured = [*zip(rows, runtimes, strict=False)]
-    if not measured:
+        measurements = [*zip(rows, runtimes, strict=False)]
+    if not measurements:
         raise PipelineError(f"{path}: has no runtimes; expected measured ones")
-    return measured
+    return measurements
 
 
 def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
@@ -199,20 +199,20 @@ def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
     except UnicodeDecodeError:
         raise PipelineError(f"{path}: not UTF-8 text; save it as CSV in UTF-8") from None
     except csv.Error as error:
-        expected = "expected values between commas"
-        raise PipelineError(f"{path}: line {reader.line_num}: {error}; {expected}") from None
+        requirement = "expected values between commas"
+        raise PipelineError(f"{path}: line {reader.line_num}: {error}; {requirement}") from None
     if not {"config", "runtime_ns"} <= {*names} or len({*names}) < len(names):
-        expected = f"expected {','.join(Measurement.model_fields)}, with commas"
-        raise PipelineError(f"{path}: line 1: has {','.join(names)[:80]!r}; {expected}")
+        requirement = f"expected {','.join(Measurement.model_fields)}, with commas"
+        raise PipelineError(f"{path}: line 1: has {','.join(names)[:80]!r}; {requirement}")
     rows = [
         _measurement(names, cells, hashes, f"{path}: line {number}")
         for number, cells in lines
         if any(map(str.strip, cells))
     ]
-    measured = [(row.config, row.runtime_ns) for row in rows if row.runtime_ns is not None]
-    if 0 < len(measured) < len(rows):
-        log.info(f"{path}: {len(rows) - len(measured)} of {len(rows)} rows have no runtime")
-    return measured
+    measurements = [(row.config, row.runtime_ns) for row in rows if row.runtime_ns is not None]
+    if 0 < len(measurements) < len(rows):
+        log.info(f"{path}: {len(rows) - len(measurements)} of {len(rows)} rows have no runtime")
+    return measurements
 
 
 def _measurement(
@@ -228,8 +228,8 @@ def _measurement(
     if row.config >= len(hashes):
         raise PipelineError(f"{place}: config {row.config}; expected 0..{len(hashes) - 1}")
     if row.config_hash and row.config_hash != f"{hashes[row.config]:016x}":
-        expected = "expected the same program, --candidates and --seed"
-        raise PipelineError(f"{place}: config {row.config} has another hash; {expected}")
+        requirement = "expected the same program, --candidates and --seed"
+        raise PipelineError(f"{place}: config {row.config} has another hash; {requirement}")
     return row
 
 

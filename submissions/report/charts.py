@@ -77,27 +77,27 @@ def rank_points(
     graph: str,
     ranking: NDArray[np.int64],
     labels: Labels,
-    scored: Sequence[pl.DataFrame | None] = (),
+    tables: Sequence[pl.DataFrame | None] = (),
 ) -> pl.DataFrame:
     """Return RANKS_SCHEMA of about 300 configs: evenly by rank, the first ten, and the fastest.
 
     Args:
         ranking: Positions of configs, (c,) int64, predicted fastest first.
         labels: Runtimes by position.
-        scored: Tables of the blend and of its members, with `config` (the row in the graph's file)
+        tables: Tables of the blend and of its members, with `config` (the row in the graph's file)
             and `score` by position. Without them, positions are rows. None for a member that does
             not rank the graph.
     """
     runtime = labels.runtime
-    some = np.linspace(0, len(ranking) - 1, POINTS_PER_GRAPH).round()
+    even_ranks = np.linspace(0, len(ranking) - 1, POINTS_PER_GRAPH).round()
     first = [*range(min(FIRST_POINTS, len(ranking))), runtime[ranking].argmin()]
-    ranks = np.union1d(some, first).astype(np.uint32)
+    ranks = np.union1d(even_ranks, first).astype(np.uint32)
     places = ranking[ranks]
-    blend = scored[0] if scored else None
+    blend = tables[0] if tables else None
     configs = places.astype(np.uint32) if blend is None else blend["config"].to_numpy()[places]
     scores = [
         [None] * len(ranks) if table is None else table["score"].to_numpy()[places].tolist()
-        for table in scored[1:]
+        for table in tables[1:]
     ]
     return pl.DataFrame(
         {
@@ -162,7 +162,7 @@ def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
 
 def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Chart:
     """Return a chart of runtime against rank with `rank_points` and the scores of m members."""
-    shown = {
+    point_data = {
         "rank": (points["rank"] + 1).to_list(),
         "slowdown": [round(value, 5) for value in points["slowdown"]],
         "configs": [
@@ -172,7 +172,7 @@ def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Cha
     }
     description = f"runtime against predicted rank, one point per config, of {graph}"
     title = "One point per config; green: the fastest"
-    return Chart("ranks", title, description, {"points": shown, "members": list(members)})
+    return Chart("ranks", title, description, {"points": point_data, "members": list(members)})
 
 
 @contextmanager
@@ -190,8 +190,8 @@ def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
             figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
-def _draw_scores(axes: "Axes", judged: Mapping[str, CollectionReport]) -> None:
-    for row, part in enumerate(judged.values()):
+def _draw_scores(axes: "Axes", parts: Mapping[str, CollectionReport]) -> None:
+    for row, part in enumerate(parts.values()):
         value = part.value or 0.0
         ends, rows = part.ci95 or (value, value), (row, row)
         axes.plot(ends, rows, color=OURS, linewidth=5, alpha=0.35, solid_capstyle="butt")
@@ -202,8 +202,8 @@ def _draw_scores(axes: "Axes", judged: Mapping[str, CollectionReport]) -> None:
     labels = ("this run, 95 % interval", "baseline: no training", "noise ceiling")
     for colour, mark, label in zip((OURS, BASELINE, CEILING), "o||", labels, strict=True):
         axes.plot([], [], mark, color=colour, label=label, markersize=8, markeredgewidth=2)
-    axes.set_yticks(range(len(judged)), list(judged))
-    axes.set_ylim(len(judged) - 0.4, -0.6)
+    axes.set_yticks(range(len(parts)), list(parts))
+    axes.set_ylim(len(parts) - 0.4, -0.6)
     # All overviews have the same scale.
     axes.set_xlim(min(0.0, axes.get_xlim()[0]), 1.02)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
@@ -212,15 +212,15 @@ def _draw_scores(axes: "Axes", judged: Mapping[str, CollectionReport]) -> None:
 
 def write_overview(report: RunReport, path: Path) -> None:
     """Write the scores of a report as a picture."""
-    judged = {name: part for name, part in report.collections.items() if part.value is not None}
+    parts = {name: part for name, part in report.collections.items() if part.value is not None}
     score = f"{report.score:.4f}" if report.score else None
     facts = {"recipe": report.recipe, "score": score, "revision": report.revision}
     heading = ", ".join(f"{key} {value}" for key, value in facts.items() if value)
     with picture(path, SIZE_INCHES) as figure:
         figure.suptitle(heading, fontsize=11, fontweight="bold", x=0.01, ha="left")
         axes = figure.add_axes(PLACE)
-        if judged:
-            _draw_scores(axes, judged)
+        if parts:
+            _draw_scores(axes, parts)
         else:
             axes.set_axis_off()
             axes.text(0, 0.5, "No collection has measured runtimes.", color=FAINT)

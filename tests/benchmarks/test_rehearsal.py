@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rehearsal import STEPS, compared, few_steps, rehearsed_graphs, sizes_of
+from benchmarks.rehearsal import STEPS, compare_costs, few_steps, rehearsed_graphs, sizes_of
 from common.settings import ROOT
 from data.tree import COLLECTIONS
 from models.config.recipe import load_recipe
@@ -52,7 +52,7 @@ def test_a_run_that_takes_half_of_its_plan_has_the_ratio_of_one_half() -> None:
     spent |= {f"{name} on train and valid": spent[name] for name in names if names[name].runs == 2}
     assert len(names) < len(spent) < 2 * len(names)
     costs = {"cpu_seconds": spent, "peak_mib": dict.fromkeys(spent, 100)}
-    rows = [row for row in compared(costs, small, small, 0) if row.stage.startswith("train ")]
+    rows = [row for row in compare_costs(costs, small, small, 0) if row.stage.startswith("train ")]
     assert len(rows) > 10
     for row in rows:
         assert row.ratio == pytest.approx(0.5) and row.peak_mib == 100

@@ -11,8 +11,8 @@ from benchmarks.accuracy.tasks import (
     Sources,
     folds_by_family,
     further_configs,
-    labelled,
     sample_families,
+    sample_files,
     split_distinct,
 )
 from common.settings import SAMPLE
@@ -90,7 +90,7 @@ def test_no_family_of_the_sample_is_on_both_sides(
     families = sample_families(SAMPLE)
     parts = TASKS[task].folds(HERE, 0, tmp_path)
     judged = [file.submission_id for part in parts for file in part.judged]
-    expected = [file.submission_id for file in labelled(TASKS[task].kind, HERE, [*splits])]
+    expected = [file.submission_id for file in sample_files(TASKS[task].kind, HERE, [*splits])]
     assert sorted(judged) == sorted(expected)  # each once
     for part in parts:
         learned = {families[file.submission_id] for file in part.train}
@@ -102,7 +102,7 @@ def test_no_family_of_the_sample_is_on_both_sides(
 def test_the_real_kernels_are_judged_and_never_learned_from(tmp_path: Path) -> None:
     sources = Sources(SAMPLE, REAL)
     (part,) = TASKS["alexnet"].folds(sources, 0, tmp_path)
-    assert part.train == tuple(labelled("tile", sources))
+    assert part.train == tuple(sample_files("tile", sources))
     kernels = [read_tile(file) for file in part.judged]
     assert len(kernels) == 15 and sum(kernel.n_configs for kernel in kernels) == 752
     assert not {family_of(file) for file in part.judged} & set(sample_families(SAMPLE).values())

@@ -14,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
 from data.graphs.packing import pack_values
 from data.tree import GraphFile
@@ -33,10 +32,9 @@ from tests.ensembles.programs import (
     write,
 )
 from tests.features.hlo_modules import layout_tuning, tile_tuning
-from tests.support.command_line import call, python_in
+from tests.support.command_line import call
 
 CHOICE = "compiler's choice"
-PAGE = (ROOT / "docs" / "guides" / "rank.md").read_text(encoding="utf-8")
 
 
 def ranked(file: Path, run: Path, *words: object) -> Any:
@@ -252,15 +250,12 @@ def test_measure_prints_the_configs_to_measure(
 ) -> None:
     file = first_of(tiny_tree, name)
     found = rank(load_ranker(rankers / model), load_graph(file.path))
-    words = ("rank", file.path, "--run", rankers / model, "--measure", 4)
-    listed = json.loads(call(*words, "--json"))
-    rows = [entry["config"] for entry in listed["configs"]]
+    listed = ranked(file.path, rankers / model, "--measure", 4)
+    rows, runtime = [e["config"] for e in listed["configs"]], found.graph.graph.runtime
     assert rows == top_k_to_measure(found.scores, found.graph.graph, 4).tolist()
-    assert [entry["rank"] for entry in listed["configs"]] == [found.place(row) for row in rows]
-    runtime = found.graph.graph.runtime
+    assert [e["rank"] for e in listed["configs"]] == [found.place(row) for row in rows]
     slowdown = runtime[rows].min() / runtime.min()
     assert listed["measured"]["diversified_slowdown@4"] == pytest.approx(slowdown)
-    assert "diversified_slowdown@4" in call(*words)
 
 
 def test_layouts_of_a_protobuf_by_name_and_run(rankers: Path, tmp_path: Path) -> None:
@@ -349,13 +344,3 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
     for words, code, expected in cases:
         line = call("rank", *words, expect=code)
         assert line.startswith("error: ") and expected in line and line.count("\n") == 1, line
-
-
-def test_the_example_of_the_docs_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(from ensembles import .*?)```", PAGE, re.S)
-    write(tmp_path / "module.hlo.pb", dense_module())
-    assert '"runs/first"' in example
-    code = example.replace('"runs/first"', repr(str(rankers / LAYOUT_MODEL)))
-    lines = python_in(tmp_path, "-c", code).splitlines()
-    assert [line.split()[0] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
-    assert [line.split()[0].split(".")[0] for line in lines[5:]] == ["dot", "reshape", "dot"]
