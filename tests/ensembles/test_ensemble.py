@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from data.tree import COLLECTIONS, Collection, collection_named, find_graphs
-from ensembles.ensemble import Source, choose_source
+from ensembles.ensemble import Source, choose_source, load_ranker
+from models.graph_task import NetworkRanker
+from models.run_folder import mark_done
+from tests.ensembles.programs import LAYOUT_MODEL
 from tests.support.command_line import call
 
 ORDER = {
@@ -71,3 +74,14 @@ def test_an_unfinished_run_and_a_folder_of_models_are_refused(tree: Path, tmp_pa
     )
     none = call("rank", default, "--run", models / "none", expect=1)
     assert f"{models / 'none'}: no such folder" in none
+
+
+def test_a_model_ranks_with_as_many_threads_as_its_recipe_says(
+    rankers: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(rankers / LAYOUT_MODEL, tmp_path / "two")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("threads = 1\n", "threads = 2\n"))
+    mark_done(folder)
+    (ranker,) = load_ranker(folder).rankers.values()
+    assert isinstance(ranker, NetworkRanker) and ranker.threads == 2
