@@ -30,7 +30,7 @@ from common.progress import log
 from common.reproducibility import REVISION_FILE, revision
 from common.settings import FrozenConfig
 from data.tree import collection_named
-from kernels.packages import PINS_FILE
+from kernels.packages import PACKAGES, PINS_FILE
 from models.config.custom import is_own, named_models
 
 # Pure-Python packages that the image of Kaggle lacks.
@@ -49,10 +49,6 @@ Text = Annotated[str, Field(min_length=1)]
 T4 = "NvidiaTeslaT4"
 
 ENTRY = "pipeline/__main__.py"
-PACKAGES = (
-    *("common", "data", "features", "models", "ensembles"),
-    *("submissions", "kernels", "pipeline", "configs"),
-)
 
 # Datasets, caches and results are next to the code, but not part of it.
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})

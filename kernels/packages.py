@@ -4,23 +4,24 @@ A kernel runs `python -m kernels.packages SITE FOLDER...` first. Only the standa
 imported here, because any other package may be missing.
 """
 
-import ast
 import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 PINS_FILE = "requirements.txt"
 # No kernel imports these pinned packages, or works without them.
 _NOT_IN_KERNELS = frozenset({"kaggle", "optuna", "plotly", "six", "sqlalchemy", "zlib-ng"})
 _MODULES = {"protobuf": "google", "scikit-learn": "sklearn"}
-_OPTIONAL = re.compile("TYPE_CHECKING|ImportError|ModuleNotFoundError")
+# The packages of the project that are in a kernel.
+PACKAGES = (
+    *("common", "data", "features", "models", "ensembles"),
+    *("submissions", "kernels", "pipeline", "configs"),
+)
 
 
 def main(site: str = "", *folders: str) -> None:
@@ -89,87 +90,24 @@ def _numbers(number: str) -> list[int]:
 
 
 def missing_names(root: Path) -> dict[str, list[str]]:
-    """Return the names that the code imports and the installed packages lack, by package.
-
-    Each name has the file that needs it. A missing module has its name.
-    """
+    """Import the pinned packages and the project, and return what fails, by package."""
     modules = {_MODULES.get(name, name.replace("-", "_")): name for name in pinned_versions(root)}
-    needed: dict[tuple[str, str], Path] = {}
-    for path in sorted({*root.glob("*.py"), *root.glob("[!.]*/**/*.py")}):
-        needed |= dict.fromkeys(imported_names(ast.parse(path.read_bytes())), path)
-    missing: dict[str, list[str]] = {}
-    for (module, name), path in sorted(needed.items()):
-        package = modules.get(module.partition(".")[0])
-        if package and (problem := _problem(module, name)):
-            missing.setdefault(package, []).append(f"{problem} ({path.relative_to(root)})")
-    return missing
-
-
-def imported_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the imports of a file and the attributes of imported modules: module and dotted name.
-
-    The name is "" for the module itself. Imports for type checkers, and those whose failure is
-    handled, are left out.
-    """
-    places: dict[str, tuple[str, str]] = {}
-    nodes = _needed_nodes(tree)
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                yield node.module, alias.name
-                places[alias.asname or alias.name] = node.module, f"{alias.name}."
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, ""
-                top = alias.name.partition(".")[0]
-                places[alias.asname or top] = (alias.name if alias.asname else top), ""
-    for node in nodes:
-        place: ast.AST = node
-        parts: list[str] = []
-        while isinstance(place, ast.Attribute):
-            parts.insert(0, place.attr)
-            place = place.value
-        if parts and isinstance(place, ast.Name) and place.id in places:
-            module, above = places[place.id]
-            yield module, above + ".".join(parts)
-
-
-def _needed_nodes(tree: ast.AST) -> list[ast.AST]:
-    nodes, waiting = list[ast.AST](), [tree]
-    while waiting:
-        node = waiting.pop()
-        heads: list[ast.AST | None] = [node.test] if isinstance(node, ast.If) else []
-        heads += [handler.type for handler in node.handlers] if isinstance(node, ast.Try) else []
-        if not any(_OPTIONAL.search(ast.unparse(head)) for head in heads if head):
-            nodes.append(node)
-            waiting += ast.iter_child_nodes(node)
-    return nodes
-
-
-def _problem(module: str, name: str) -> str:
-    """Describe what is missing; "" if a module loads and has a dotted name.
-
-    Only the names of modules are checked, and not those of classes.
-    """
-    top = module.partition(".")[0]
-    place: object = None
-    for path in (top, module):
+    faults: dict[str, dict[str, None]] = {}
+    for module, package in modules.items():
         try:
-            place = importlib.import_module(path)
+            importlib.import_module(module)
         # A module can fail in any way, for example if it was compiled for another numpy.
         except Exception as error:
-            foreign = isinstance(error, ModuleNotFoundError) and f"{error.name}.".partition(".")[0]
-            # A submodule may need a package that only some options use, for example tensorboard.
-            is_optional = path != top and foreign not in (False, top)
-            return "" if is_optional else f"{path}: {error}".splitlines()[0]
-    for part in name.split(".") if name else []:
-        if not isinstance(place, ModuleType):
-            return ""
-        is_package = hasattr(place, "__path__")
-        if not (hasattr(place, part) or (is_package and find_spec(f"{place.__name__}.{part}"))):
-            return f"{place.__name__}.{part}"
-        place = getattr(place, part, None)
-    return ""
+            faults.setdefault(package, {})[str(error)] = None
+    for path in sorted(path for top in PACKAGES for path in root.glob(f"{top}/**/[!_]*.py")):
+        try:
+            importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
+        except ImportError as error:
+            # The project also has modules for programs that a kernel lacks, such as triton.
+            lacking = str(error.name).partition(".")[0]
+            if lacking in modules:
+                faults.setdefault(modules[lacking], {})[str(error)] = None
+    return {package: list(texts) for package, texts in faults.items()}
 
 
 if __name__ == "__main__":

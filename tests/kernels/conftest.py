@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.settings import ROOT
-from kernels.build import PACKAGES
+from kernels.packages import PACKAGES
 from tests.support.file_server import FileServer, running_file_server
 
 # A fake command line with the same arguments, which writes the same file.
