@@ -27,7 +27,7 @@ STAGES_HEADER = ("collection", "prepare", "score", "raw data", "store", "run")
 def plan(
     recipe: options.Recipe = "leaderboard",
     gpu: Annotated[
-        Literal["none", "t4", "p100", "a100", "h100", "h200"] | None,
+        Literal["none", "t4", "a100", "h100", "h200"] | None,
         typer.Option(
             case_sensitive=False, help="Type of GPU. Default: the device of this machine."
         ),
@@ -72,24 +72,19 @@ def plan(
 def _print_plan(made: "Plan", recipe: "Recipe") -> None:
     print_table(MODELS_HEADER, [_row(row) for row in made.models], if_known=MODELS_HEADER)
     show("")
-    rows = [
-        (
-            row.collection,
-            _time(HOUR_S * row.prepare_hours),
-            _time(HOUR_S * row.score_hours),
-            *map(_size, row.disk_bytes.values()),
-        )
-        for row in made.collections
-    ]
+    rows = []
+    for row in made.collections:
+        hours = row.prepare_hours, row.score_hours
+        rows.append((row.collection, *map(_time, hours), *map(_size, row.disk_bytes.values())))
     print_table(STAGES_HEADER, rows, if_known=STAGES_HEADER)
     show("", f"recipe      {recipe.name}, {len(recipe.seeds)} seeds")
     if made.card and made.gpu_hours:
-        show(f"GPU         {_time(HOUR_S * made.gpu_hours)} of one {made.card.name}")
-    show(f"CPU         {_time(HOUR_S * made.cpu_hours)} of one thread")
+        show(f"GPU         {_time(made.gpu_hours)} of one {made.card.name}")
+    show(f"CPU         {_time(made.cpu_hours)} of one thread")
     for name, key in (("raw data", "raw"), ("store", "store"), ("run files", "run")):
         show(f"{name:<12}{_size(made.disk_bytes[key])}")
     cards = f"{made.n_cards} {made.card.name} and " if made.card and made.gpu_hours else ""
-    least = _time(HOUR_S * made.min_run_hours)
+    least = _time(made.min_run_hours)
     show(f"run         at least {least} on {cards}{made.n_cores} cores")
     show(f"steps       {made.source}")
     if made.card:
@@ -104,9 +99,9 @@ def _row(row: "ModelPlan") -> tuple[str | None, ...]:
         f"{row.steps:,}" if row.steps else None,
         f"{row.step_ms:.3g}" if row.steps else None,
         f"{row.host_ms:.3g}" if row.host_ms else None,
-        _time(HOUR_S * row.train_hours),
-        _time(HOUR_S * row.train_hours * row.runs),
-        _time(HOUR_S * row.rank_hours),
+        _time(row.train_hours),
+        _time(row.train_hours * row.runs),
+        _time(row.rank_hours),
         "GPU" if row.on_gpu else "CPU",
         _size(MIB * row.card_mib),
         _size(MIB * row.process_mib),
@@ -129,8 +124,8 @@ def _print_what_does_not_fit(made: "Plan", card_gib: float, recipe: "Recipe") ->
                 show(f"  {above}{key}")
 
 
-def _time(seconds: float) -> str | None:
-    return _scaled(seconds, {"h": HOUR_S, "min": 60, "s": 1})
+def _time(hours: float) -> str | None:
+    return _scaled(HOUR_S * hours, {"h": HOUR_S, "min": 60, "s": 1})
 
 
 def _size(n_bytes: float) -> str | None:

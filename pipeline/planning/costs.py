@@ -8,7 +8,7 @@ measures steps. `make rehearsal` compares the times of the processor with whole 
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,49 +25,36 @@ from models.registry import model_entry
 MEASURED_HERE, MEASURED = ROOT / "runs/gpu/steps.json", Path(__file__).with_name("steps.json")
 # Time to launch the kernels of a step without CUDA graphs, if it was not measured.
 HOST_MS = 15.0
-# A product reaches this share of the data sheet's operations per second.
-ARITHMETIC_SHARE = 0.6
-# Triton compiles for GPUs of this capability or higher. Others compute plain operations.
-FUSED_CAPABILITY = 7, 5
 # The largest graph keeps this many times the nodes of `kept_nodes`: 14,966 of 41,541.
 MAX_KEPT_RATIO = 1.4
 
 Sizes = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """A GPU.
 
     Attributes:
-        name: Name for `--gpu`, or torch's name of a card that is not in `CARDS`.
-        capability: CUDA compute capability. Below (8, 0), half precision is float16.
+        name: Name for `--gpu`.
+        is_new: Whether it has bfloat16 and Triton computes products by its tensor cores.
         memory_gib: Memory as torch finds it, in GiB.
         gb_s: Memory bandwidth that a step reaches, in GB per second.
-        tflops: Dense float32 operations, in 10^12 per second.
-        half_tflops: Dense 16-bit operations, by tensor cores if cuBLAS has them on the card.
     """
 
     name: str
-    capability: tuple[int, int]
+    is_new: bool
     memory_gib: float
     gb_s: float
-    tflops: float
-    half_tflops: float
 
 
 # The bandwidth of the H100 is measured: 18.16 GB in 11.24 ms, half of the data sheet. The H200 and
-# the A100 get the same share. The T4 and the P100, whose memory is slow compared with their
-# arithmetic, get the 78 % of the data sheet that a copy reaches: assumed, not measured here.
+# the A100 get the same share. The T4, whose memory is slow compared with its arithmetic, gets the
+# 78 % of the data sheet that a copy reaches: assumed, not measured here.
 CARDS = {
-    card.name: card
-    for card in (
-        Card("t4", (7, 5), 14.6, gb_s=250, tflops=8.1, half_tflops=65),
-        Card("p100", (6, 0), 15.9, gb_s=571, tflops=9.5, half_tflops=19),
-        Card("a100", (8, 0), 79.2, gb_s=983, tflops=19.5, half_tflops=312),
-        Card("h100", (9, 0), 79.2, gb_s=1615, tflops=67, half_tflops=989),
-        Card("h200", (9, 0), 139.8, gb_s=2314, tflops=67, half_tflops=989),
-    )
+    "t4": Card("t4", is_new=False, memory_gib=14.6, gb_s=250),
+    "a100": Card("a100", is_new=True, memory_gib=79.2, gb_s=983),
+    "h100": Card("h100", is_new=True, memory_gib=79.2, gb_s=1615),
+    "h200": Card("h200", is_new=True, memory_gib=139.8, gb_s=2314),
 }
 
 
@@ -77,12 +64,12 @@ def card_named(name: str) -> Card | None:
     return next((card for key, card in CARDS.items() if key in words), None)
 
 
-@dataclass(frozen=True)
-class NetworkCost:
+class NetworkCost(NamedTuple):
     """The cost of a step of a network, by value of a (nodes, configs, channels) tensor.
 
     Attributes:
         moved: Tensors that a step reads or writes, by fused kernels where there are some.
+        peak: Tensors in memory at the peak.
         cpu_ns: Nanoseconds on one thread of an AMD EPYC, by value.
     """
 
@@ -90,7 +77,6 @@ class NetworkCost:
     plain_moved: float
     peak: float
     plain_peak: float
-    flops: float
     cpu_ns: float
     cpu_channel_ns: float
 
@@ -101,21 +87,20 @@ OVER_NODES = ", norm over nodes"
 # again. `peak` and `cpu_ns` are measured. Those of the norm over nodes are in proportion to the
 # tensors in memory and the times of the other norm, on a processor.
 NETWORK_COSTS = {
-    "cross_config_sage": NetworkCost(113, 219, 11.2, 18, 28, 85, 0.72),
-    f"cross_config_sage{OVER_NODES}": NetworkCost(375, 470, 17, 21, 28, 102, 0.86),
-    "tgraph": NetworkCost(348, 348, 45, 45, 19, 140, 0.05),
-    "baseline_gcn": NetworkCost(207, 207, 45, 45, 540, 83, 0),
-    "segment_sage": NetworkCost(136, 136, 21, 21, 94, 53, 0.15),
-    "late_fusion_sage": NetworkCost(5.6, 5.6, 1.5, 1.5, 1.3, 2.8, 0),
-    "early_fusion_sage": NetworkCost(180, 180, 26, 26, 25, 40, 0.6),
+    "cross_config_sage": NetworkCost(113, 219, 11.2, 18, 85, 0.72),
+    f"cross_config_sage{OVER_NODES}": NetworkCost(375, 470, 17, 21, 102, 0.86),
+    "tgraph": NetworkCost(348, 348, 45, 45, 140, 0.05),
+    "baseline_gcn": NetworkCost(207, 207, 45, 45, 83, 0),
+    "segment_sage": NetworkCost(136, 136, 21, 21, 53, 0.15),
+    "late_fusion_sage": NetworkCost(5.6, 5.6, 1.5, 1.5, 2.8, 0),
+    "early_fusion_sage": NetworkCost(180, 180, 26, 26, 40, 0.6),
 }
 # A custom network is reckoned like this one, without fused kernels.
 LIKE_CUSTOM = "tgraph"
 # Further tensors that dropout moves.
 DROPOUT_MOVED = 10
-# Further tensors of products by cuBLAS. Kernels compute these products from this capability on,
-# except in float32.
-DOT_CAPABILITY, CUBLAS_MOVED, CUBLAS_PEAK = (8, 0), 32, 3
+# Further tensors of products by cuBLAS, on an old card or in float32.
+CUBLAS_MOVED, CUBLAS_PEAK = 32, 3
 
 
 class MeasuredStep(FrozenConfig):
@@ -168,8 +153,7 @@ class StepTimes(FrozenConfig):
         return np.interp(n_bytes, sizes, times) / 1e3
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """The training step of a network on each of some graphs.
 
     Attributes:
@@ -219,19 +203,20 @@ class StepCosts:
         if not self.card or not self.on_gpu(recipe, model):
             by_value_ns = cost.cpu_ns + cost.cpu_channel_ns * step.hidden
             return step.values * by_value_ns / 1e6, 0 * step.values
-        itemsize, network = self._itemsize(recipe, model), _network(recipe, model)
-        recorded = getattr(network, "is_recordable", False) and not self._is_float16(recipe, model)
+        itemsize, entry = self._itemsize(recipe, model), model_entry(recipe, model)
+        network: Any = entry.network_class(getattr(recipe, model))
+        # float16 is not recorded.
+        can_record = self.card.is_new or itemsize == 4
+        recorded = getattr(network, "is_recordable", False) and can_record
         n_bytes, (moved, _) = step.values * itemsize, self._tensors(recipe, model)
-        tflops = self.card.tflops if itemsize == 4 else self.card.half_tflops
-        arithmetic_s = cost.flops * step.hidden * step.values / (ARITHMETIC_SHARE * tflops * 1e12)
-        kernels_s = np.maximum(moved * n_bytes / (self.card.gb_s * 1e9), arithmetic_s)
+        kernels_s = moved * n_bytes / (self.card.gb_s * 1e9)
         measured_s = self.times.kernels_s(name, n_bytes) if self.is_measured else None
         if measured_s is not None:
             kernels_s = measured_s * moved / cost.moved
         # Layout networks compute the graphs of a step one after the other.
-        is_joined = model_entry(recipe, model).kind == "tile"
+        n_launches = 1 if entry.kind == "tile" else step.n_graphs
         host_s = self.times.host_s(name, n_bytes, recorded=recorded)
-        return 1e3 * kernels_s, 1e3 * host_s * (1 if is_joined else step.n_graphs)
+        return 1e3 * kernels_s, 1e3 * host_s * n_launches
 
     def peak_bytes(self, recipe: Recipe, model: str, step: Step) -> float:
         """Return the memory of the activations of the largest step."""
@@ -240,28 +225,22 @@ class StepCosts:
 
     def _tensors(self, recipe: Recipe, model: str) -> tuple[float, float]:
         """Return the tensors that a step moves, and those in memory at the peak."""
-        _, cost = _cost_of(recipe, model)
-        is_on = getattr(getattr(recipe, model), "fused", False) and self.on_gpu(recipe, model)
-        capability = self.card.capability if self.card and is_on else (0, 0)
-        if capability >= FUSED_CAPABILITY and cost.moved < cost.plain_moved:
-            by_cublas = capability < DOT_CAPABILITY or self._itemsize(recipe, model) == 4
-            moved, peak = cost.moved + CUBLAS_MOVED * by_cublas, cost.peak + CUBLAS_PEAK * by_cublas
-        else:
-            moved, peak = cost.plain_moved, cost.plain_peak
-        return moved + DROPOUT_MOVED * _drops(recipe, model), peak
-
-    def _is_float16(self, recipe: Recipe, model: str) -> bool:
-        is_old = self.card is not None and self.card.capability < (8, 0)
-        return is_old and self._itemsize(recipe, model) == 2
+        config: Any = getattr(recipe, model)
+        name, cost = _cost_of(recipe, model)
+        # The cost of tgraph includes its dropout.
+        is_dropped = bool(getattr(config, "dropout", 0)) and name != "tgraph"
+        further = DROPOUT_MOVED * is_dropped
+        if not (self.card and self.on_gpu(recipe, model) and getattr(config, "fused", False)):
+            return cost.plain_moved + further, cost.plain_peak
+        by_cublas = not self.card.is_new or self._itemsize(recipe, model) == 4
+        return (
+            cost.moved + CUBLAS_MOVED * by_cublas + further,
+            cost.peak + CUBLAS_PEAK * by_cublas,
+        )
 
     def _itemsize(self, recipe: Recipe, model: str) -> int:
         is_exact = getattr(recipe, model).training.precision == "float32"
         return 2 if self.on_gpu(recipe, model) and not is_exact else 4
-
-
-def _network(recipe: Recipe, model: str) -> Any:
-    """Return an untrained network, to ask for its properties."""
-    return model_entry(recipe, model).network_class(getattr(recipe, model))
 
 
 def _cost_of(recipe: Recipe, model: str) -> tuple[str, NetworkCost]:
@@ -271,12 +250,6 @@ def _cost_of(recipe: Recipe, model: str) -> tuple[str, NetworkCost]:
         name += OVER_NODES
     name = name if name in NETWORK_COSTS else LIKE_CUSTOM
     return name, NETWORK_COSTS[name]
-
-
-def _drops(recipe: Recipe, model: str) -> bool:
-    # The cost of tgraph includes its dropout.
-    is_counted = _cost_of(recipe, model)[0] == "tgraph"
-    return bool(getattr(getattr(recipe, model), "dropout", 0)) and not is_counted
 
 
 def step_of(
@@ -312,7 +285,7 @@ def find_step_costs(gpu: str | None, file: Path | None) -> StepCosts:
     times = read_json(path, StepTimes, expected="steps as `python -m benchmarks.gpu` writes them")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     name = gpu or (times.card if file else device)
-    card = CARDS.get(name) or card_named(name)
+    card = card_named(name)
     if card is None and name != "none":
         raise UsageError(f"the card {name} is not known; pass --gpu NAME")
     return StepCosts(card, times)

@@ -1,6 +1,7 @@
-"""Costs of training steps: measured on a card, or computed from the bytes that a step moves."""
+"""Costs of training steps: measured on a card, or computed from moved bytes; the command `plan`."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from models.config.recipe import Recipe, load_recipe
 from models.layout import fused_ops, node_norm_ops, plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.network import sample_loss
-from models.registry import MODELS
 from pipeline.planning import costs as step_costs
 from pipeline.planning.costs import (
     CARDS,
@@ -35,6 +35,7 @@ from pipeline.planning.costs import (
     find_step_costs,
     step_of,
 )
+from tests.support.command_line import call
 
 MODEL = "cross_config_sage"
 RECIPE = load_recipe("smoke", [f"{MODEL}.configs_per_step=128", f"{MODEL}.hidden=128"])
@@ -103,16 +104,13 @@ def test_steps_that_cannot_be_recorded_have_the_longer_host_time() -> None:
     assert milliseconds("t4", 1000)[1] == 44.0
 
 
-def test_float32_moves_twice_the_bytes_and_old_cards_have_no_fused_kernels() -> None:
-    exact, cost = (
-        load_recipe("smoke", [f"{MODEL}.training.precision=float32"]),
-        NETWORK_COSTS[MODEL],
+def test_float32_moves_twice_the_bytes() -> None:
+    exact = load_recipe("smoke", [f"{MODEL}.training.precision=float32"])
+    # Kernels have no products in float32.
+    moved = NETWORK_COSTS[MODEL].moved
+    assert milliseconds("a100", 1000, exact)[0] == pytest.approx(
+        36 * (moved + CUBLAS_MOVED) / moved
     )
-    # Kernels have no products in float32, and on a T4 none in any type.
-    moved = cost.moved + CUBLAS_MOVED
-    assert milliseconds("a100", 1000, exact)[0] == pytest.approx(36 * moved / cost.moved)
-    t4, p100 = (milliseconds(card, 5000)[0] * CARDS[card].gb_s for card in ("t4", "p100"))
-    assert p100 / t4 == pytest.approx(cost.plain_moved / moved)
 
 
 @pytest.mark.parametrize("norm", ["channels", "nodes"])
@@ -138,16 +136,6 @@ def test_a_norm_over_nodes_moves_and_keeps_more() -> None:
     times = [costs.step_ms(recipe, MODEL, step(1000))[0][0] for recipe in (channels, nodes)]
     peaks = [costs.peak_bytes(recipe, MODEL, step(1000)) for recipe in (channels, nodes)]
     assert 2.5 < times[1] / times[0] < 3.1 and 1.3 < peaks[1] / peaks[0] < 1.8
-
-
-@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.network])
-def test_time_and_memory_grow_with_the_values_of_a_step(model: str) -> None:
-    recipe = load_recipe("smoke", [f"{model}.hidden=64"])
-    for card in (None, CARDS["t4"]):
-        costs = StepCosts(card, StepTimes(card="none", steps=()))
-        one, two = step(1e6), step(2e6)
-        assert 2 * costs.step_ms(recipe, model, one)[0] == costs.step_ms(recipe, model, two)[0]
-        assert 2 * costs.peak_bytes(recipe, model, one) == costs.peak_bytes(recipe, model, two)
 
 
 def moved_by_a_step(sets: Sequence[str], card: KernelCard, n_nodes: int) -> tuple[int, int]:
@@ -230,3 +218,56 @@ def test_a_damaged_file_or_an_unknown_card_is_one_line(tmp_path: Path) -> None:
     file.write_text('{"card": "Radeon", "steps": []}')
     with pytest.raises(UsageError, match=r"the card Radeon is not known; pass --gpu NAME"):
         find_step_costs(None, file)
+
+
+SMALL = ("--recipe", "smoke", "--set", "cross_config_sage.hidden=8")
+LINEAR = ("--set", "layout.models=[layout_linear]", "--set", "tile.models=[tile_linear]")
+
+
+def test_without_a_gpu_the_steps_are_those_of_a_processor() -> None:
+    text = call("plan", *SMALL)
+    assert "layout:nlp:random" in text and "GPU   " not in text
+    assert re.search(r"^steps +measured on one thread of an AMD EPYC$", text, re.MULTILINE)
+
+
+def test_each_factor_of_the_hours_is_in_the_table() -> None:
+    made = json.loads(call("plan", "--recipe", "leaderboard", "--gpu", "t4", "--json"))
+    for row in made["models"]:
+        if row["on_gpu"]:
+            slower_ms = max(row["step_ms"], row["host_ms"])
+            assert row["train_hours"] * 3.6e6 >= 0.99 * row["steps"] * slower_ms
+    networks = [row for row in made["models"] if row["on_gpu"]]
+    hours = sum(row["runs"] * row["train_hours"] + row["rank_hours"] for row in networks)
+    assert made["gpu_hours"] == pytest.approx(hours)
+    text = call("plan", *SMALL, "--gpu", "t4")
+    assert re.search(r"^recipe +\S+, \d seeds$", text, re.MULTILINE)
+    for line in ("raw data", "store", "run files"):
+        assert re.search(rf"^{line} +[\d.]+ [GM]iB$", text, re.MULTILINE)
+    assert "computed: bytes of a step / 250 GB/s of the t4" in text
+
+
+def test_the_run_has_a_lower_bound_on_all_cards_and_cores() -> None:
+    run = r"^run +at least [\d.]+ (s|min|h) on 3 t4 and 5 cores$"
+    text = call("plan", *SMALL, "--gpu", "t4", "--gpus", 3, "--cores", 5)
+    assert re.search(run, text, re.MULTILINE)
+    one_core = json.loads(call("plan", "--recipe", "smoke", "--cores", 1, *LINEAR, "--json"))
+    assert one_core["min_run_hours"] == pytest.approx(one_core["cpu_hours"])
+
+
+def test_a_network_that_does_not_fit_the_card_has_keys_to_halve() -> None:
+    text = call("plan", "--recipe", "reference", "--gpu", "t4")
+    key = 'collection."layout:xla:random".tgraph.configs_per_step (now 128)'
+    told = rf"^tgraph needs \d+ GiB of 14\.6 GiB to train: halve one of\n  {re.escape(key)}\n"
+    assert re.search(told, text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--gpu", "None"), "there is no GPU; pass --gpu NAME"),
+        (("--set", "accelerator=cpu"), "the recipe uses no GPU"),
+    ],
+)
+def test_two_gpus_that_are_not_there_are_one_line(words: tuple[str, ...], reason: str) -> None:
+    text = call("plan", "--gpus", 2, *words, expect=2)
+    assert f"--gpus 2: {reason}" in text and text.count("\n") == 1

@@ -202,7 +202,6 @@ def test_seeds_and_splits_of_a_model_count_for_this_model_only() -> None:
     # The second fit has twelve graphs, the first ten.
     assert trees.train_hours == pytest.approx(1.1 * before.train_hours)
     assert trees.rank_hours == pytest.approx(before.rank_hours)
-    assert trees.files_bytes == 2 * before.files_bytes
     assert row_of(plan).rank_hours == pytest.approx(row_of(plan_of()).rank_hours * 2 / 3)
 
 
