@@ -16,7 +16,6 @@ from pipeline.__main__ import app
 
 PAGE = ROOT / "docs" / "reference" / "command_line.md"
 COMMON = ("--help", "--debug")
-VALUES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER"}
 EXAMPLE = re.compile(r"Example: (.+)")
 HEADER = """# Command line
 
@@ -30,7 +29,10 @@ an error. The exit codes are in [errors](errors.md)."""
 def page() -> str:
     """Return the text of the page."""
     entries = list(_commands(typer.main.get_command(app)))
-    rows = [f"| [`{name}`](#{_anchor(name)}) | {_texts(command)[0]} |" for name, command in entries]
+    rows = [
+        f"| [`{name}`](#{name.replace(' ', '-')}) | {_texts(command)[0]} |"
+        for name, command in entries
+    ]
     lines = [HEADER, "", "| command | purpose |", "|---|---|", *rows]
     for name, command in entries:
         purpose, *more = _texts(command)
@@ -47,10 +49,6 @@ def _commands(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
             yield " ".join((*words, name)), command
 
 
-def _anchor(name: str) -> str:
-    return name.replace(" ", "-")
-
-
 def _texts(command: Any) -> list[str]:
     """Return the paragraphs of a command's help, without the example."""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(command.help))
@@ -58,39 +56,14 @@ def _texts(command: Any) -> list[str]:
 
 
 def _options(command: Any) -> list[str]:
-    rows = ["| option | default | meaning |", "|---|---|---|"]
+    """Return a table with the texts of `--help`."""
+    rows = ["| option | meaning |", "|---|---|"]
     for option in command.params:
         if option.opts[0] not in COMMON:
-            meaning, _, default = option.help.partition(" Default: ")
-            cells = _name(option, command), default.removesuffix(".") or _default(option), meaning
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            texts = option.get_help_record(typer.Context(command))
+            name, meaning = (" ".join(text.split()).replace("|", "\\|") for text in texts)
+            rows.append(f"| `{name}` | {meaning} |")
     return rows
-
-
-def _name(option: Any, command: Any) -> str:
-    if option.param_type_name == "argument":
-        return f"`{option.name.upper()}{' ...' * (option.nargs < 0)}`"
-    value = (
-        ""
-        if option.is_flag
-        else option.metavar or _type(option.display_type(typer.Context(command)))
-    )
-    names = f"{', '.join(option.opts)} {value}".strip()
-    return f"`{names}`" if not option.secondary_opts else f"`{names}`, `{option.secondary_opts[0]}`"
-
-
-def _type(shown: str) -> str:
-    """Return the placeholder of a type, for example INTEGER for <int range>."""
-    name = re.sub(r"[<>\]]|list\[| range", "", shown)
-    return VALUES.get(name, name if "|" in name else name.upper())
-
-
-def _default(option: Any) -> str:
-    if option.required:
-        return "required"
-    if option.param_type_name != "argument" and option.is_flag:
-        return "" if option.secondary_opts and option.default is None else "off"
-    return f"`{option.default}`" if option.default not in (None, "") else ""
 
 
 if __name__ == "__main__":
