@@ -17,7 +17,7 @@ from tests.support.file_server import FileServer, running_file_server
 # A fake command line with the same arguments, which writes the same file.
 PIPELINE = """
 import argparse, json, pathlib
-from {module} import {name} as MARKER
+from features.marker import MARKER
 
 parser = argparse.ArgumentParser()
 parser.add_argument("command")
@@ -39,11 +39,6 @@ graphs = sorted((given.data / "npz").glob("*.npz"))
 rows = "".join(f"tile:xla:{graph.stem},0;1;2\\n" for graph in graphs)
 (given.out / "submission.csv").write_text("ID,TopConfigs\\n" + rows)
 """
-
-
-def stand_in_pipeline(module: str, name: str) -> str:
-    """Return a pipeline/__main__.py that imports one name of the project and reports it."""
-    return PIPELINE.replace("{module}", module).replace("{name}", name)
 
 
 def run_script(
@@ -89,7 +84,7 @@ def project(tmp_path: Path) -> Path:
         (root / package).mkdir(parents=True)
         if package != "configs":
             (root / package / "__init__.py").write_text("")
-    (root / "pipeline/__main__.py").write_text(stand_in_pipeline("features.marker", "MARKER"))
+    (root / "pipeline/__main__.py").write_text(PIPELINE)
     (root / "common/settings.py").write_text("")
     (root / "features" / "marker.py").write_text("MARKER = 'embedded'\n")
     shutil.copyfile(ROOT / "kernels/packages.py", root / "kernels/packages.py")

@@ -87,18 +87,18 @@ def test_weights_are_what_ranking_needs(run: Path, tmp_path: Path) -> None:
     assert len(sent_files(out)) == 2 * len(NEEDED)
 
 
-def test_unusable_models_leave_no_dataset(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_models_leave_no_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     begun = write_run(tmp_path / "begun", done=False)
-    leaky = write_run(tmp_path / "leaky")
+    leaky, linked = write_run(tmp_path / "leaky"), write_run(tmp_path / "linked")
     (leaky / "metrics.jsonl").write_text(f'"{KEY}"\n')
+    (linked / "more.json").symlink_to(leaky / "linear.json")
     monkeypatch.setenv("KAGGLE_KEY", KEY)
     for source, told in (
         (tmp_path / "empty", "has no run folder of a model"),
         (begun, "is not trained to the end"),
         (leaky, r"metrics\.jsonl: contains a Kaggle credential"),
+        (linked, r"more\.json: is hidden or a link"),
     ):
         with pytest.raises(PipelineError, match=told):
             write_weights(source, tmp_path / "out", title=TITLE)
@@ -130,13 +130,6 @@ def test_wheels_that_cannot_be_had_leave_nothing(
     with pytest.raises(PipelineError, match=r"no index at https://\*\*\*@host/simple; check the"):
         write_wheels(tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_link_in_a_run_is_not_published(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "private.txt").write_text("private")
-    (run / "models" / "xr" / "a-seed0" / "more.json").symlink_to(tmp_path / "private.txt")
-    with pytest.raises(PipelineError, match=r"more\.json: is hidden or a link"):
-        write_weights(run, tmp_path / "out", title=TITLE)
 
 
 def write_dataset(out: Path) -> Path:
@@ -176,10 +169,6 @@ def test_new_dataset_is_private_and_has_every_file(
     assert made.asked["isPrivate"] is True
     assert (folder / DATASET_METADATA_FILE).read_bytes() == before
     assert capsys.readouterr() == ("", "")
-
-
-def test_each_push_makes_a_version(fake_kaggle: FakeKaggle, push: Push) -> None:
-    push()
     assert push() == SentDataset(ID, "updated")
     assert fake_kaggle.datasets[ID].version == 2
 
