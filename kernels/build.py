@@ -140,9 +140,9 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
     kind = KINDS[name]._replace(max_minutes=minutes)
     if collection is None:
         return kind
-    wanted = collection_named(collection)
-    command = kind.command.replace("NAME", wanted.name)
-    return kind._replace(words=f"train {wanted.slug}", out=f"models/{wanted.slug}", command=command)
+    place = collection_named(collection)
+    command = kind.command.replace("NAME", place.name)
+    return kind._replace(words=f"train {place.slug}", out=f"models/{place.slug}", command=command)
 
 
 def build(
@@ -206,10 +206,10 @@ def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
         "recipe": recipe_file,
         "mounts": [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS],
     }
-    filled = pprint.pformat(values, sort_dicts=False, width=100)
+    text = pprint.pformat(values, sort_dicts=False, width=100)
     archive = base64.encodebytes(lzma.compress(pack(files))).decode()
     script = Path(__file__).with_name("script.py").read_text(encoding="utf-8")
-    script = script.replace(_SETTINGS, f"SETTINGS = {filled}", 1)
+    script = script.replace(_SETTINGS, f"SETTINGS = {text}", 1)
     return script.replace('ARCHIVE = ""', f'ARCHIVE = """\n{archive}"""', 1)
 
 
@@ -234,8 +234,8 @@ def _check_sources(
         for source in sources:
             # OWNER is the placeholder of the documentation.
             if not re.fullmatch(r"(?!OWNER/)[\w-]+/[\w-]+", source):
-                expected = "expected owner/slug, as in its address, with a Kaggle user's name"
-                raise UsageError(f"{option} {source!r}: {expected}")
+                requirement = "expected owner/slug, as in its address, with a Kaggle user's name"
+                raise UsageError(f"{option} {source!r}: {requirement}")
     wheels = [source for source in dataset_sources if source.endswith("-wheels")]
     if kind.kind == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
         raise UsageError(
@@ -280,15 +280,15 @@ def custom_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
 
 def pack(files: Mapping[str, bytes]) -> bytes:
     """Return a zip archive without compression, because its whole is compressed later."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in sorted(files.items()):
             member = zipfile.ZipInfo(name, _FIXED_DATE)
             # Unix on every system, so that equal files give equal archives.
             member.create_system = 3
             member.external_attr = 0o644 << 16
             archive.writestr(member, content)
-    return packed.getvalue()
+    return buffer.getvalue()
 
 
 def _read(root: Path, tops: Sequence[str]) -> dict[str, bytes]:

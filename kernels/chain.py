@@ -158,5 +158,5 @@ def _push(step: Link, folder: Path) -> None:
     is_first = before is None or (before.is_first and version <= before.version)
     record = Before(version=version, is_first=is_first)
     write_text(step.folder / BEFORE, record.model_dump_json() + "\n")
-    pushed = push(folder)
-    log.info(f"kernel {pushed.kernel_id}: pushed version {pushed.version}: {pushed.url}")
+    new = push(folder)
+    log.info(f"kernel {new.kernel_id}: pushed version {new.version}: {new.url}")

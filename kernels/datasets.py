@@ -77,22 +77,22 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
 def write_wheels(out: Path, newer: Sequence[str] = ()) -> list[Path]:
     """Download wheels for Kaggle's Python into a new dataset folder, and write its metadata."""
     require_free(out)
-    wanted = [*LACKING, *newer]
+    packages = [*LACKING, *newer]
     command = [*_pip(), "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--python-version", KAGGLE_PYTHON]
     command += [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (28, 27, 17, 12, 5)]
     for name in ("requirements.txt", "constraints.txt"):
         command += ["-c", str(settings.ROOT / name)]
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
-        ended = run_pip(  # noqa: S603
-            [*command, "--dest", folder, *wanted], capture_output=True, check=False
+        process = run_pip(  # noqa: S603
+            [*command, "--dest", folder, *packages], capture_output=True, check=False
         )
-        if ended.returncode:
-            lines = ended.stderr.decode(errors="backslashreplace").splitlines()
+        if process.returncode:
+            lines = process.stderr.decode(errors="backslashreplace").splitlines()
             errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no output"]
             reason = redact(errors[-1])
             raise PipelineError(
-                f"pip download {' '.join(wanted)}: {reason}; check the package index"
+                f"pip download {' '.join(packages)}: {reason}; check the package index"
             )
         wheels = sorted(Path(folder).glob("*.whl"))
         for wheel in wheels:
@@ -175,8 +175,8 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
     """
     if not message.strip():
         raise UsageError("-m: expected a text about the changes")
-    expected = "a folder of `kernel wheels` or `weights`"
-    metadata = read_json(folder / DATASET_METADATA_FILE, DatasetMetadata, expected=expected)
+    requirement = "a folder of `kernel wheels` or `weights`"
+    metadata = read_json(folder / DATASET_METADATA_FILE, DatasetMetadata, expected=requirement)
     files = sent_files(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
         dataset_id = session.with_owner(metadata.id)

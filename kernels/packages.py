@@ -27,9 +27,9 @@ PACKAGES = (
 def main(site: str = "", *folders: str) -> None:
     """Install newer wheels, print a line for each older package, and fail if a name is missing."""
     install([wheel for folder in folders for wheel in sorted(Path(folder).glob("*.whl"))], site)
-    for package, tested in pinned_versions(ROOT).items():
-        if is_older(package, tested):
-            say(f"{package} {version(package)} is older than {tested}, which is tested")
+    for package, pin in pinned_versions(ROOT).items():
+        if is_older(package, pin):
+            say(f"{package} {version(package)} is older than {pin}, which is tested")
     missing = missing_names(ROOT)
     for package, names in missing.items():
         say(f"the image lacks {package}: {', '.join(names)}")

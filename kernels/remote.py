@@ -86,8 +86,10 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
     metadata = read_json(metadata_file, KernelMetadata, expected="a folder of `build`")
     source = folder / metadata.code_file
     if source.parent != folder or source.name != metadata.code_file:
-        expected = "expected the name of a file in the same folder"
-        raise PipelineError(f"{metadata_file}: key 'code_file': {metadata.code_file!r}; {expected}")
+        requirement = "expected the name of a file in the same folder"
+        raise PipelineError(
+            f"{metadata_file}: key 'code_file': {metadata.code_file!r}; {requirement}"
+        )
     if not source.is_file():
         raise PipelineError(f"{source}: no such file; build the kernel again")
     content_to_send(metadata_file)
@@ -220,18 +222,18 @@ def fetch_output(
     files = [(name, address) for name, address in files if only in ("", name)]
     _check_names([name for name, _ in files])
     mark = f"{full_id.replace('/', '-')}-{version}"
-    whole = out.absolute().with_name(f".{out.name}.{mark}.part")
-    whole.mkdir(parents=True, exist_ok=True)
+    partial = out.absolute().with_name(f".{out.name}.{mark}.part")
+    partial.mkdir(parents=True, exist_ok=True)
     with Session() as http:
         for number, (name, address) in enumerate(files):
-            download(http, address, whole / name, policy=policy)
+            download(http, address, partial / name, policy=policy)
             progress("download", number + 1, len(files))
-    log_file = whole / f"{full_id.partition('/')[2]}.log"
+    log_file = partial / f"{full_id.partition('/')[2]}.log"
     if log and not log_file.exists():
         write_text(log_file, log)
     if out.exists():
         out.rmdir()
-    whole.rename(out)
+    partial.rename(out)
     n_files = sum(path.is_file() for path in out.rglob("*"))
     return KernelOutput(full_id, version, out, n_files, _is_unfinished(out / NOTE_FILE))
 
@@ -268,9 +270,9 @@ def _check_names(names: Sequence[str]) -> None:
         )
 
 
-def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:
+def _keep_log(run: KernelStatus, log: str, log_file: Path) -> NoReturn:
     if log:
         write_text(log_file, log)
-    message = f": {failed.failure_message}" if failed.failure_message else ""
+    message = f": {run.failure_message}" if run.failure_message else ""
     place = f"; its log is in {log_file}" if log else ""
-    raise PipelineError(f"kernel {failed.kernel_id}: ended as {failed.state}{message}{place}")
+    raise PipelineError(f"kernel {run.kernel_id}: ended as {run.state}{message}{place}")

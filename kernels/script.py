@@ -88,7 +88,7 @@ def work(command: list[str], code: Path, environment: dict[str, str]) -> None:
     # In a new session the command gets Ctrl-C only from here, and not a second time.
     with subprocess.Popen(command, cwd=code, env=environment, start_new_session=True) as process:  # noqa: S603
         try:
-            ended = process.wait(limit_s)
+            status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
             log("the command did not stop in time; killed it, and its saved state stays")
@@ -97,23 +97,23 @@ def work(command: list[str], code: Path, environment: dict[str, str]) -> None:
             process.terminate()
             process.wait()
             raise
-    if ended:
+    if status:
         advice = f"see its error above; its --out is in {WORKING}"
-        sys.exit(f"kernel: the pipeline ended with code {ended}; {advice}")
+        sys.exit(f"kernel: the pipeline ended with code {status}; {advice}")
 
 
 def end(out: Path) -> None:
     """Copy the result to the working folder, and write kernel.json and the last log line."""
-    finished = (out / "DONE").exists()
+    is_finished = (out / "DONE").exists()
     note = {name: SETTINGS[name] for name in ("kind", "recipe", "out")}
-    if finished:
+    if is_finished:
         if SETTINGS["result"]:
             shutil.copyfile(out / SETTINGS["result"], WORKING / SETTINGS["result"])
         if SETTINGS["dropped"]:
             shutil.rmtree(out / SETTINGS["dropped"])
-    text = json.dumps({**note, "finished": finished}, indent=1) + "\n"
+    text = json.dumps({**note, "finished": is_finished}, indent=1) + "\n"
     (WORKING / NOTE).write_text(text, "utf-8")
-    if finished:
+    if is_finished:
         log(f"done: {WORKING / (SETTINGS['result'] or SETTINGS['out'])}")
     else:
         log("not finished; attach this output and push the kernel again to resume")
@@ -164,9 +164,9 @@ def find_data() -> Path:
         for folder in (mount, mount / "npz_all"):
             if (folder / "npz").is_dir():
                 return folder
-    attached = ", ".join(sorted(path.name for path in INPUT.glob("*"))) or "nothing"
+    names = ", ".join(sorted(path.name for path in INPUT.glob("*"))) or "nothing"
     sys.exit(
-        f"kernel: no npz folder in {', '.join(map(str, mounts))}; attached: {attached}; add the "
+        f"kernel: no npz folder in {', '.join(map(str, mounts))}; attached: {names}; add the "
         "data of the competition"
     )
 

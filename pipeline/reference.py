@@ -35,8 +35,8 @@ def page() -> str:
     ]
     lines = [HEADER, "", "| command | purpose |", "|---|---|", *rows]
     for name, command in entries:
-        purpose, *more = _texts(command)
-        lines += ["", f"## {name}", "", purpose, *(line for text in more for line in ("", text))]
+        purpose, *texts = _texts(command)
+        lines += ["", f"## {name}", "", purpose, *(line for text in texts for line in ("", text))]
         lines += ["", "```", *EXAMPLE.findall(command.help), "```", "", *_options(command)]
     return "\n".join(lines) + "\n"
 

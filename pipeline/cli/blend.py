@@ -47,21 +47,21 @@ def blend(
     from models.predict import write_scores
     from submissions.check import submission_rows, write_submission
 
-    every = [*runs, *(more_runs or [])]
-    _check_options(every, split, method)
+    sources = [*runs, *(more_runs or [])]
+    _check_options(sources, split, method)
     check_output("--out", out, ".parquet")
     check_output("--submission", submission)
-    members, place = _read_members(every, split, collection)
+    members, place = _read_members(sources, split, collection)
     if submission and not place:
         raise UsageError("--submission: pass --collection as well; rows are named by it")
-    blended = apply_blend(members, BlendSpec(method, dict.fromkeys(members, 1.0)))
-    write_scores(out, blended, place.name if place else "")
+    scores = apply_blend(members, BlendSpec(method, dict.fromkeys(members, 1.0)))
+    write_scores(out, scores, place.name if place else "")
     show(f"scores      {out}")
     if submission and place:
         files = []
         if place.kind == "tile":
             files = find_graphs(data_dir(data), collections=(place,), splits=(split,))
-        write_submission(submission, submission_rows([(place, blended)], files))
+        write_submission(submission, submission_rows([(place, scores)], files))
         show(f"submission  {submission}")
 
 
@@ -86,13 +86,13 @@ def _read_members(
     from models.predict import collection_of_scores, read_scores
 
     place = collection_named(collection) if collection else None
-    whole = [run for run in runs if _is_whole(run)]
-    if whole and not place:
-        raise UsageError(f"{whole[0]}: a whole run; pass --collection, such as tile:xla")
-    paths = {run: _score_file(run, split) for run in runs if run not in whole}
+    run_folders = [run for run in runs if _is_whole(run)]
+    if run_folders and not place:
+        raise UsageError(f"{run_folders[0]}: a whole run; pass --collection, such as tile:xla")
+    paths = {run: _score_file(run, split) for run in runs if run not in run_folders}
     members = {
         str(run): scores_of_run(run, place, split)
-        if place and run in whole
+        if place and run in run_folders
         else read_scores(paths[run])
         for run in runs
     }

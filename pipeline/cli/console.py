@@ -51,7 +51,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     """
 
     @functools.wraps(function)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
         debug, max_minutes = bool(kwargs.pop("debug", False)), kwargs.get("max_minutes")
         limit, stops = time_limit(cast(float | None, max_minutes)), list[int]()
         try:
@@ -83,8 +83,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     signature = inspect.signature(function)
     parameters = [*signature.parameters.values(), DEBUG]
     # Typer reads this attribute.
-    vars(guarded)["__signature__"] = signature.replace(parameters=parameters)
-    return guarded
+    vars(wrapper)["__signature__"] = signature.replace(parameters=parameters)
+    return wrapper
 
 
 def _fault(error: Exception) -> tuple[str, int]:
@@ -109,13 +109,13 @@ def _report_progress(*, debug: bool) -> Iterator[None]:
     bars = _Bars() if sys.stderr.isatty() else None
     told_s = time.monotonic()
 
-    def watch(what: str, done: int, total: int) -> None:
+    def watch(name: str, n_done: int, total: int) -> None:
         nonlocal told_s
         if bars:
-            bars.update(what, done, total)
-        elif done == 0 or time.monotonic() - told_s > TOLD_EVERY_S:
+            bars.update(name, n_done, total)
+        elif n_done == 0 or time.monotonic() - told_s > TOLD_EVERY_S:
             told_s = time.monotonic()
-            say(f"{STAGE_PREFIX}{what}" + f": {done} of {total}" * (done > 0))
+            say(f"{STAGE_PREFIX}{name}" + f": {n_done} of {total}" * (n_done > 0))
 
     try:
         with watched_by(watch), log_lines_to(say, logging.DEBUG if debug else logging.INFO):
@@ -160,13 +160,13 @@ def read_recipe(
     from models.run_folder import flat
 
     recipe = load_recipe(name, overrides or [], seed=seed, trust=trust or [])
-    ranked = [*collections] or COLLECTIONS
-    kinds = [*dict.fromkeys(collection.kind for collection in ranked)]
+    places = [*collections] or COLLECTIONS
+    kinds = [*dict.fromkeys(collection.kind for collection in places)]
     for key, _ in flat(apply_overrides({}, overrides or [])):
-        if recipe.is_idle(key, ranked):
+        if recipe.is_idle(key, places):
             models = ", ".join(model for kind in kinds for model in recipe.models_of(kind))
-            what = f"{kinds[0]}s " if len(kinds) == 1 else ""
-            reason = f"has no effect: recipe {recipe.name} ranks {what}by {models}"
+            subject = f"{kinds[0]}s " if len(kinds) == 1 else ""
+            reason = f"has no effect: recipe {recipe.name} ranks {subject}by {models}"
             raise UsageError(f"--set {key}: {reason}")
     return recipe
 
@@ -246,12 +246,12 @@ def print_table(header: Sequence[str], rows: Rows, *, if_known: Sequence[str] = 
         rows: Rows of text, numbers or None.
         if_known: Columns that are left out if every row has None.
     """
-    shown = [
+    columns = [
         i
         for i, name in enumerate(header)
         if name not in if_known or any(row[i] is not None for row in rows)
     ]
-    header, rows = [header[i] for i in shown], [[row[i] for i in shown] for row in rows]
+    header, rows = [header[i] for i in columns], [[row[i] for i in columns] for row in rows]
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     numeric = [
@@ -287,22 +287,22 @@ class _Bars:
         self._bars = None
         self._stages.clear()
 
-    def update(self, what: str, done: int, total: int) -> None:
-        what = escaped(what)
-        name, now = reporter_name(what), time.monotonic()
+    def update(self, text: str, n_done: int, total: int) -> None:
+        text = escaped(text)
+        name, now = reporter_name(text), time.monotonic()
         bars = self._bars = self._bars or _no_bars()
         if name not in self._stages:
             self._stages[name] = bars.add_task(name, total=total, visible=False), now
         number, _ = self._stages[name]
         # A job begins its next step.
-        if done == 0:
+        if n_done == 0:
             bars.reset(number, total=total)
-        bars.update(number, description=what if what.startswith(name) else name, completed=done)
-        for other, began_s in self._stages.values():
+        bars.update(number, description=text if text.startswith(name) else name, completed=n_done)
+        for bar, began_s in self._stages.values():
             if now - began_s >= PROGRESS_AFTER_S:
-                bars.update(other, visible=True)
+                bars.update(bar, visible=True)
                 bars.start()
-        if what == name and done >= total:
+        if text == name and n_done >= total:
             bars.remove_task(number)
             del self._stages[name]
             if not self._stages:

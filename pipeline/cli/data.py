@@ -70,22 +70,22 @@ def synthesize(
     plans = (*writing.PLANS, PUBLISHED)
     if plan not in (None, *plans):
         raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(plans)}")
-    own = (collections, splits, max_configs, workers)
-    if plan != PUBLISHED and (share != 1.0 or any(value is not None for value in own)):
+    values = (collections, splits, max_configs, workers)
+    if plan != PUBLISHED and (share != 1.0 or any(value is not None for value in values)):
         raise UsageError(
             "--collections, --splits, --share, --max-configs and --workers: only --plan "
             f"{PUBLISHED} has them"
         )
     seed, sized = seed or 0, [writing.sized_graph(writing.parse_size(size)) for size in graph or ()]
     if plan == PUBLISHED:
-        named, parts = collections_named(collections), splits_named(splits)
+        places, parts = collections_named(collections), splits_named(splits)
         limit = max_configs or writing.MAX_CONFIGS
-        planned = writing.published_graphs(named, parts, share, limit)
+        graphs = writing.published_graphs(places, parts, share, limit)
     else:
-        planned = sized or list(writing.planned_graphs(writing.PLANS[plan or "small"], seed))
-    writing.synthesize(out, planned, seed=seed, workers=Workers(workers))
-    for one in sized:
-        show(f"graph       {one.file(out).path}")
+        graphs = sized or list(writing.planned_graphs(writing.PLANS[plan or "small"], seed))
+    writing.synthesize(out, graphs, seed=seed, workers=Workers(workers))
+    for new in sized:
+        show(f"graph       {new.file(out).path}")
     show(f"data        {out}")
 
 
@@ -119,15 +119,17 @@ def fetch(
     with alone_in(out):
         job = FetchJob(parts, out)
         if source == "kaggle":
-            fetched = fetch_kaggle(job)
+            results = fetch_kaggle(job)
         else:
-            fetched = fetch_google(job, base=os.environ.get(BASE_VARIABLE) or BASE)
+            results = fetch_google(job, base=os.environ.get(BASE_VARIABLE) or BASE)
     then = f"fast-or-slow audit --data {out}"
     header = ("part", "graphs", "bytes", "was_there")
-    rows = [(got.part.label, got.graphs, got.bytes, got.was_there) for got in fetched]
+    rows = [
+        (result.part.label, result.graphs, result.bytes, result.was_there) for result in results
+    ]
     if json:
-        listed = [dict(zip(header, row, strict=True)) for row in rows]
-        print_json({"source": source, "out": out, "parts": listed, "next": then})
+        table = [dict(zip(header, row, strict=True)) for row in rows]
+        print_json({"source": source, "out": out, "parts": table, "next": then})
         return
     print_table(header, rows)
     show(f"next        {then}", f"data        {out}")
@@ -151,8 +153,8 @@ def audit(
     from data.tree import find_graphs, missing_parts, stray_folders
 
     folder = data_dir(data)
-    files, measured = find_graphs(folder), read_manifest(folder)["graphs"]
-    rows = audit_files(files, seed=seed or 0, measured=measured)
+    files, measurements = find_graphs(folder), read_manifest(folder)["graphs"]
+    rows = audit_files(files, seed=seed or 0, measured=measurements)
     missing, errors = missing_parts(files), [row.error for row in rows if row.error]
     notes = [*stray_folders(folder), *leaks(rows)]
     if json:
@@ -200,14 +202,14 @@ def prepare(
     from data.graph_store.prepare import prepare as prepare_files
     from data.tree import find_graphs
 
-    folder, who = data_dir(data), Workers(workers, ray)
-    who.check()
+    folder, pool = data_dir(data), Workers(workers, ray)
+    pool.check()
     target = store or default_store_dir(folder)
-    prepared = prepare_files(find_graphs(folder), target, workers=who)
-    n_new = sum(entry.is_new for entry in prepared)
-    show(f"graphs      {len(prepared)}, of which {n_new} were packed now")
+    entries = prepare_files(find_graphs(folder), target, workers=pool)
+    n_new = sum(entry.is_new for entry in entries)
+    show(f"graphs      {len(entries)}, of which {n_new} were packed now")
     show(f"store       {target}")
-    tell_errors([entry.error for entry in prepared if entry.error])
+    tell_errors([entry.error for entry in entries if entry.error])
 
 
 @command
@@ -247,7 +249,7 @@ def statistics(
     from data.tree import collections_named, find_graphs, splits_named
     from features.statistics.configs import write_statistics
 
-    wanted, parts = collections_named(collections), splits_named(splits)
-    files = find_graphs(data_dir(data), collections=wanted, splits=parts)
+    places, parts = collections_named(collections), splits_named(splits)
+    files = find_graphs(data_dir(data), collections=places, splits=parts)
     write_statistics(files, out)
     show(f"statistics  {out} ({len(files)} graphs)")

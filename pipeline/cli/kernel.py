@@ -17,6 +17,12 @@ Datasets = Annotated[
     list[str] | None,
     typer.Option("--dataset", help="Dataset to attach, as OWNER/SLUG. Repeatable."),
 ]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        "--max-minutes", help="Minutes until a kernel stops. Default: 690 of Kaggle's 720."
+    ),
+]
 KernelName = Annotated[
     str, typer.Argument(help="Kernel as OWNER/SLUG, or SLUG for your own kernel.")
 ]
@@ -41,10 +47,7 @@ def build(
         str | None,
         typer.Option(help="Collection of a train kernel, for example layout:xla:default."),
     ] = None,
-    max_minutes: Annotated[
-        float | None,
-        typer.Option(help="Minutes until the kernel stops. Default: 690 of Kaggle's 720."),
-    ] = None,
+    max_minutes: Minutes = None,
     overrides: options.Overrides = None,
     trust: options.Trust = None,
     gpu: Annotated[
@@ -72,13 +75,13 @@ def build(
     from kernels.build import build as build_kernel
     from kernels.build import kind_named
 
-    chosen = read_recipe(recipe, overrides, seed, trust=trust)
+    settings = read_recipe(recipe, overrides, seed, trust=trust)
     source = build_kernel(
-        chosen.name,
-        chosen.model_dump(mode="json", exclude_none=True),
+        settings.name,
+        settings.model_dump(mode="json", exclude_none=True),
         out,
         kind=kind_named(kind, collection, max_minutes),
-        gpu=any(map(chosen.training_of, chosen.all_models)) if gpu is None else gpu,
+        gpu=any(map(settings.training_of, settings.all_models)) if gpu is None else gpu,
         dataset_sources=dataset or [],
         kernel_sources=kernel or [],
         title=title,
@@ -96,8 +99,8 @@ def push(folder: Annotated[Path, typer.Argument(help="Folder from `kernel build`
     """
     from kernels.remote import push as send
 
-    sent = send(folder)
-    show(f"pushed      {sent.kernel_id} version {sent.version}  {sent.url}")
+    kernel = send(folder)
+    show(f"pushed      {kernel.kernel_id} version {kernel.version}  {kernel.url}")
 
 
 @app.command()
@@ -132,11 +135,11 @@ def output(
     """
     from kernels.remote import fetch_output
 
-    got = fetch_output(kernel, out)
-    if got.unfinished:
-        say(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
-    whose = f"{got.files} files of {got.kernel_id} version {got.version}"
-    print_result(got._asdict(), f"output      {got.folder} ({whose})", as_json=json)
+    result = fetch_output(kernel, out)
+    if result.unfinished:
+        say(f"not finished: build it again with --kernel {result.kernel_id} attached, and push")
+    whose = f"{result.files} files of {result.kernel_id} version {result.version}"
+    print_result(result._asdict(), f"output      {result.folder} ({whose})", as_json=json)
 
 
 @app.command()
@@ -144,17 +147,11 @@ def output(
 def chain(
     out: Annotated[Path, typer.Option(help="Folder for the state and the output of all kernels.")],
     recipe: options.Recipe = "leaderboard",
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(help="Dataset to attach to each kernel, as OWNER/SLUG. Repeatable."),
-    ] = None,
+    dataset: Datasets = None,
     sessions: Annotated[
         int, typer.Option(min=1, help="Maximum number of kernels that run at the same time.")
     ] = 2,
-    max_minutes: Annotated[
-        float | None,
-        typer.Option(help="Minutes until a kernel stops. Default: 690 of Kaggle's 720."),
-    ] = None,
+    max_minutes: Minutes = None,
     overrides: options.Overrides = None,
     trust: options.Trust = None,
     seed: options.FirstSeed = None,
@@ -245,5 +242,5 @@ def push_dataset(
     """
     from kernels.datasets import push_dataset as send
 
-    sent = send(folder, message)
-    show(f"{sent.change:<12}{sent.dataset_id}  {sent.url}")
+    new = send(folder, message)
+    show(f"{new.change:<12}{new.dataset_id}  {new.url}")

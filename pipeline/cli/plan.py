@@ -55,40 +55,40 @@ def plan(
     from pipeline.planning.costs import find_step_costs
     from pipeline.planning.plan import make_plan, official_graphs
 
-    chosen = read_recipe(recipe, overrides, trust=trust)
-    if gpus > 1 and chosen.accelerator == "cpu":
+    settings = read_recipe(recipe, overrides, trust=trust)
+    if gpus > 1 and settings.accelerator == "cpu":
         raise UsageError(f'--gpus {gpus}: the recipe uses no GPU (accelerator = "cpu")')
     costs = find_step_costs(gpu, steps)
     if gpus > 1 and not costs.card:
         raise UsageError(f"--gpus {gpus}: there is no GPU; pass --gpu NAME")
     n_cores = cores or CORES_PER_GPU * gpus
-    made = make_plan(chosen, costs, official_graphs(), n_cards=gpus, n_cores=n_cores)
+    result = make_plan(settings, costs, official_graphs(), n_cards=gpus, n_cores=n_cores)
     if json:
-        print_json(made.as_json())
+        print_json(result.as_json())
     else:
-        _print_plan(made, chosen)
+        _print_plan(result, settings)
 
 
-def _print_plan(made: "Plan", recipe: "Recipe") -> None:
-    print_table(MODELS_HEADER, [_row(row) for row in made.models], if_known=MODELS_HEADER)
+def _print_plan(plan: "Plan", recipe: "Recipe") -> None:
+    print_table(MODELS_HEADER, [_row(row) for row in plan.models], if_known=MODELS_HEADER)
     show("")
     rows = []
-    for row in made.collections:
+    for row in plan.collections:
         hours = row.prepare_hours, row.score_hours
         rows.append((row.collection, *map(_time, hours), *map(_size, row.disk_bytes.values())))
     print_table(STAGES_HEADER, rows, if_known=STAGES_HEADER)
     show("", f"recipe      {recipe.name}, {len(recipe.seeds)} seeds")
-    if made.card and made.gpu_hours:
-        show(f"GPU         {_time(made.gpu_hours)} of one {made.card.name}")
-    show(f"CPU         {_time(made.cpu_hours)} of one thread")
+    if plan.card and plan.gpu_hours:
+        show(f"GPU         {_time(plan.gpu_hours)} of one {plan.card.name}")
+    show(f"CPU         {_time(plan.cpu_hours)} of one thread")
     for name, key in (("raw data", "raw"), ("store", "store"), ("run files", "run")):
-        show(f"{name:<12}{_size(made.disk_bytes[key])}")
-    cards = f"{made.n_cards} {made.card.name} and " if made.card and made.gpu_hours else ""
-    least = _time(made.min_run_hours)
-    show(f"run         at least {least} on {cards}{made.n_cores} cores")
-    show(f"steps       {made.source}")
-    if made.card:
-        _print_what_does_not_fit(made, made.card.memory_gib, recipe)
+        show(f"{name:<12}{_size(plan.disk_bytes[key])}")
+    cards = f"{plan.n_cards} {plan.card.name} and " if plan.card and plan.gpu_hours else ""
+    least = _time(plan.min_run_hours)
+    show(f"run         at least {least} on {cards}{plan.n_cores} cores")
+    show(f"steps       {plan.source}")
+    if plan.card:
+        _print_what_does_not_fit(plan, plan.card.memory_gib, recipe)
 
 
 def _row(row: "ModelPlan") -> tuple[str | None, ...]:
@@ -109,11 +109,11 @@ def _row(row: "ModelPlan") -> tuple[str | None, ...]:
     )
 
 
-def _print_what_does_not_fit(made: "Plan", card_gib: float, recipe: "Recipe") -> None:
+def _print_what_does_not_fit(plan: "Plan", card_gib: float, recipe: "Recipe") -> None:
     from data.tree import collection_named
     from models.training.device import TRAINING_KEYS, to_halve
 
-    largest = {row.model: row for row in sorted(made.models, key=lambda row: row.card_mib)}
+    largest = {row.model: row for row in sorted(plan.models, key=lambda row: row.card_mib)}
     for model, row in largest.items():
         if MIB * row.card_mib > GIB * card_gib:
             needs = f"{model} needs {_size(MIB * row.card_mib)} of {card_gib:.1f} GiB"

@@ -77,28 +77,28 @@ def rank(
     from ensembles.ranking.rank import rank as rank_configs
 
     ranker, report = _warm_ranker(run, graphs[0], trust or ()), _report_of(run)
-    ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
+    rankings = [rank_configs(ranker, graph, top=top) for graph in graphs]
     _note_platform(report, graphs[0])
-    printed = [
+    parts = [
         kernel_ranks.as_json(why=why, measure=measure)
         | {"faster_than_first": _chance(report, kernel_ranks)}
-        for kernel_ranks in ranked
+        for kernel_ranks in rankings
     ]
     explanation = None
     if explain is not None:
-        explanation = _explained(ranker, ranked[0], explain)
-        printed[0]["explained"] = explanation.as_json()
+        explanation = _explained(ranker, rankings[0], explain)
+        parts[0]["explained"] = explanation.as_json()
     if json:
-        print_json({"kernels": printed} if several else printed[0])
+        print_json({"kernels": parts} if several else parts[0])
         return
-    if kind := OTHER_KINDS.get(ranked[0].decides):
+    if kind := OTHER_KINDS.get(rankings[0].decides):
         say(f"note: configs decide {kind}: unless RUN learned from such files, its order is none")
-    for kernel_ranks, part in zip(ranked, printed, strict=True):
+    for kernel_ranks, part in zip(rankings, parts, strict=True):
         if several:
-            show(*[""] * (kernel_ranks is not ranked[0]), f"kernel      {part['name']}")
+            show(*[""] * (kernel_ranks is not rankings[0]), f"kernel      {part['name']}")
         _print(kernel_ranks, part)
     if explain is not None and explanation:
-        _print_explained(explanation, ranked[0], explain)
+        _print_explained(explanation, rankings[0], explain)
 
 
 def _warm_ranker(run: Path, graph: "NamedGraph", trust: Sequence[str]) -> "Ensemble":
@@ -162,10 +162,10 @@ def suggest(
     for path in measured or ():
         for config, runtime_ns in read_runtimes(path, graph):
             runtimes.setdefault(config, []).append(runtime_ns)
-    ranked = rank_configs(ranker_for(run, graph, trust or ()), graph)
+    ranking = rank_configs(ranker_for(run, graph, trust or ()), graph)
     _note_platform(_report_of(run), graph)
-    rows = choose(ranked.scores, graph.graph, runtimes, count)
-    entries = [{"rank": ranked.place(row), "config": row} | ranked.spelled(row) for row in rows]
+    rows = choose(ranking.scores, graph.graph, runtimes, count)
+    entries = [{"rank": ranking.place(row), "config": row} | ranking.spelled(row) for row in rows]
     means = {config: sum(values) / len(values) for config, values in runtimes.items()}
     best = min(means, key=means.__getitem__, default=None)
     if out and rows:
@@ -181,17 +181,17 @@ def suggest(
         show("all configs are measured")
 
 
-def _explained(ranker: "Ensemble", ranked: "Ranked", rank: int) -> "Explanation":
+def _explained(ranker: "Ensemble", ranking: "Ranked", rank: int) -> "Explanation":
     from ensembles.ranking.explain import explain
 
-    listed = ranked.best(rank)
-    if len(listed) < rank:
-        raise UsageError(f"--explain {rank}: expected a rank, 1..{len(listed)}")
-    explanation = explain(ranker, ranked.graph, listed[-1]["config"])
+    entries = ranking.best(rank)
+    if len(entries) < rank:
+        raise UsageError(f"--explain {rank}: expected a rank, 1..{len(entries)}")
+    explanation = explain(ranker, ranking.graph, entries[-1]["config"])
     if not explanation.parts:
         baseline = explanation.baseline or f"config {explanation.against}"
-        what = f"config {explanation.config} is {baseline} itself"
-        raise UsageError(f"--explain {rank}: {what}; expected another rank")
+        fact = f"config {explanation.config} is {baseline} itself"
+        raise UsageError(f"--explain {rank}: {fact}; expected another rank")
     return explanation
 
 
@@ -206,12 +206,12 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
     return with_configs(graph, layouts)
 
 
-def _print(ranked: "Ranked", part: dict[str, Any]) -> None:
-    show(f"ranked by   {', '.join(ranked.members)}")
+def _print(ranking: "Ranked", part: dict[str, Any]) -> None:
+    show(f"ranked by   {', '.join(ranking.members)}")
     best = part["configs"]
     _print_configs(best)
-    n_configs = len(ranked.scores)
-    timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
+    n_configs = len(ranking.scores)
+    timing = f"{ranking.ms_per_config:.3f} ms per config, {n_configs} in {ranking.seconds:.2f} s"
     show(f"inference   {timing}")
     if part["measured"]:
         values = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
@@ -237,13 +237,13 @@ def _note_platform(report: "RunReport | None", graph: "NamedGraph") -> None:
     from data.manifest import platforms_of
     from data.tree import file_from_path
 
-    learned = report.measured_on if report else []
+    platforms = report.measured_on if report else []
     with suppress(PipelineError):  # most files are not in a data tree
-        if platforms_of(file_from_path(graph.path).data_dir) == learned:
+        if platforms_of(file_from_path(graph.path).data_dir) == platforms:
             return
-    if learned:
-        platforms = " and ".join(learned)
-        say(f"note: trained on {platforms} runtimes; on other hardware, the order may be none")
+    if platforms:
+        names = " and ".join(platforms)
+        say(f"note: trained on {names} runtimes; on other hardware, the order may be none")
 
 
 def _report_of(run: Path | None) -> "RunReport | None":
@@ -253,9 +253,9 @@ def _report_of(run: Path | None) -> "RunReport | None":
     return read_report(run) if run and (run / REPORT).exists() else None
 
 
-def _chance(report: "RunReport | None", ranked: "Ranked") -> dict[str, Any] | None:
-    place = ranked.graph.collection
-    name = place.name if place else ranked.collection
+def _chance(report: "RunReport | None", ranking: "Ranked") -> dict[str, Any] | None:
+    place = ranking.graph.collection
+    name = place.name if place else ranking.collection
     parts = report.collections if report else {}
     return parts[name].chance_of_gain() if name in parts else None
 
@@ -266,10 +266,10 @@ def _print_configs(entries: list[dict[str, Any]]) -> None:
     fields, rows = (*TILE_BOUNDS, "iteration_bounds"), []
     for entry in entries:
         bounds = [entry.get("tile", {}).get(field) for field in fields]
-        sizes = [" x ".join(map(str, bound)) if bound else None for bound in bounds]
+        sizes = [" x ".join(map(str, sides)) if sides else None for sides in bounds]
         options = " ".join(f"{name}={value}" for name, value in entry.get("options", {}).items())
-        others = options or None, ", ".join(entry.get("kept_apart", ())) or None
-        rows.append((*(entry.get(key) for key in KEYS), *sizes, *others))
+        texts = options or None, ", ".join(entry.get("kept_apart", ())) or None
+        rows.append((*(entry.get(key) for key in KEYS), *sizes, *texts))
     header = (*KEYS, *fields, "options", "kept apart")
     print_table(header, rows, if_known=header)
 
@@ -283,8 +283,8 @@ def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
     of = f", the mean of {why['n_equal']} equal rows" if why["n_equal"] > 1 else ""
     ns = why["runtime_ns"]
     runtime = "not measured" if ns is None else f"measured {ns:,} ns{of}"
-    decided = "" if why["decided"] is None else f"; decides {_nodes_text(why['decided'])}"
-    show("", f"config {why['config']}: {_place_text(why['place'], part)}, {runtime}{decided}")
+    decision = "" if why["decided"] is None else f"; decides {_nodes_text(why['decided'])}"
+    show("", f"config {why['config']}: {_place_text(why['place'], part)}, {runtime}{decision}")
     print_table(
         ("member", "place"), [(name, f"{place:g}") for name, place in why["places"].items()]
     )
@@ -294,19 +294,19 @@ def _nodes_text(n_nodes: int) -> str:
     return f"{n_nodes} node{'s' * (n_nodes != 1)}"
 
 
-def _print_explained(explanation: "Explanation", ranked: "Ranked", rank: int) -> None:
+def _print_explained(explanation: "Explanation", ranking: "Ranked", rank: int) -> None:
     show("", explanation.heading)
-    own_ns, other_ns = map(ranked.runtime_ns, (explanation.config, explanation.against))
-    measured = "" if own_ns is None else f"; measured {own_ns:,} ns against {other_ns:,} ns"
-    show(f"rank        {rank}{measured}")
+    own_ns, other_ns = map(ranking.runtime_ns, (explanation.config, explanation.against))
+    runtimes = "" if own_ns is None else f"; measured {own_ns:,} ns against {other_ns:,} ns"
+    show(f"rank        {rank}{runtimes}")
     rows: list[tuple[object, ...]] = []
     for part in explanation.parts[:MAX_PARTS]:
         node = part.after
         facts = node.node, node.name, node.opcode, part.shape, part.change
         rows.append((*facts, *explanation.said(part.score)))
-    if rest := explanation.parts[MAX_PARTS:]:
-        scores = explanation.said(sum(part.score for part in rest))
-        rows.append((None, None, f"{len(rest)} more", "", "", *scores))
+    if remainder := explanation.parts[MAX_PARTS:]:
+        scores = explanation.said(sum(part.score for part in remainder))
+        rows.append((None, None, f"{len(remainder)} more", "", "", *scores))
     header = ("node", "name", "opcode", "output", "change", "part", "share")
     print_table(header, rows, if_known=("name", "share"))
     show(f"explained   {explanation.n_variants} variants in {explanation.seconds:.2f} s")

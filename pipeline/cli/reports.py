@@ -135,7 +135,7 @@ def compare(
 
     reports = [read_report(run) for run in (first, second)]
     with blame(f"{first} or {second}", "the reports of two runs"):
-        compared = compare_reports(*reports)
+        comparison = compare_reports(*reports)
         before, after = (dict(flat(report.config)) for report in reports)
         keys = {
             key: [before.get(key), after.get(key)]
@@ -143,7 +143,7 @@ def compare(
             if before.get(key) != after.get(key)
         }
         if json:
-            print_json({"first": first, "second": second, "config": keys, **compared})
+            print_json({"first": first, "second": second, "config": keys, **comparison})
             return
         show(f"first = {first}, second = {second}")
         if keys:
@@ -151,20 +151,20 @@ def compare(
             show("")
         elif all(report.config for report in reports):
             show("no key of their configs differs")
-        _print_comparison(compared)
+        _print_comparison(comparison)
 
 
-def _print_comparison(compared: Mapping[str, Any]) -> None:
+def _print_comparison(comparison: Mapping[str, Any]) -> None:
     from submissions.compare import comparison_notes, probability_texts
 
-    rows, texts = [], probability_texts(compared)
-    for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
-        shown = f"mean of {len(compared['collections'])}" if name == "mean" else name
+    rows, texts = [], probability_texts(comparison)
+    for name, entry in {**comparison["collections"], "mean": comparison["mean"]}.items():
+        label = f"mean of {len(comparison['collections'])}" if name == "mean" else name
         counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
         values = (entry["first"], entry["second"], entry["difference"])
         interval = entry["ci95"] or (None, None)
         probability = (texts[name] or "-").rjust(len(COMPARED[-1]))
-        rows.append((shown, *counts, *values, *interval, probability))
+        rows.append((label, *counts, *values, *interval, probability))
     print_table(COMPARED, rows)
-    for note in comparison_notes(compared):
+    for note in comparison_notes(comparison):
         say(f"note: {note}")

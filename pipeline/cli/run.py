@@ -161,7 +161,7 @@ def predict(
 
     if split not in SPLITS:
         raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")
-    wanted = collection_named(collection) if collection else None
+    place = collection_named(collection) if collection else None
     path = out or run / f"scores-{split}.parquet"
     say(LOADING)
     from common.jobs.workers import Workers
@@ -173,8 +173,8 @@ def predict(
     from models.run_folder import models_of
     from models.training.device import log_device
 
-    learned = ranked_by(run, wanted)  # refuses a run without models of that kind
-    target = wanted or learned
+    trained_on = ranked_by(run, place)  # refuses a run without models of that kind
+    target = place or trained_on
     check_writable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     recipe, _ = models_of(run, target.kind, trust or ())
@@ -183,9 +183,9 @@ def predict(
     log_device(recipe)
     load = partial(load_ranker, run, collection=collection, trust=trust or ())
     subsets = sampled(files, recipe.valid_configs if split == "valid" else 0)
-    what = f"predict {target.name}/{split}"
+    stage = f"predict {target.name}/{split}"
     with TemporaryDirectory(dir=path.parent) as temporary, thread_limits(recipe.n_threads):
         scores = Path(temporary) / path.name
-        scores_by_graph({scores: load}, files, what=what, subsets=subsets)
+        scores_by_graph({scores: load}, files, what=stage, subsets=subsets)
         scores.replace(path)
     show(f"scores      {path} ({len(files)} graphs)")

@@ -50,9 +50,9 @@ def check(
     """
     from submissions.check import problems_with_data
 
-    problems, expected = problems_with_data(file, data_dir(data), split)
-    facts = {"file": file, "rows": len(expected), "problems": problems}
-    lines = [] if problems else [f"accepted    {file} ({len(expected)} rows)"]
+    problems, counts = problems_with_data(file, data_dir(data), split)
+    facts = {"file": file, "rows": len(counts), "problems": problems}
+    lines = [] if problems else [f"accepted    {file} ({len(counts)} rows)"]
     print_result(facts, *lines, as_json=json)
     tell_errors(problems)
 
@@ -85,10 +85,10 @@ def upload(
     problems = problems_before_upload(file, data or default_data_dir())
     if problems:  # --force is no way around it: it sends a good file again
         tell_errors([*problems, f"{file}: nothing was sent"])
-    sent = submit(file, message, force=force)
-    facts = {"file": file, "ref": sent.ref, "size_bytes": sent.size_bytes}
-    where = f"to {COMPETITION} as submission {sent.ref}"
-    line = f"uploaded    {file} ({sent.size_bytes} bytes) {where}"
+    answer = submit(file, message, force=force)
+    facts = {"file": file, "ref": answer.ref, "size_bytes": answer.size_bytes}
+    where = f"to {COMPETITION} as submission {answer.ref}"
+    line = f"uploaded    {file} ({answer.size_bytes} bytes) {where}"
     print_result(facts, line, as_json=json)
     say("the score takes some minutes; `submission list` shows it")
 
@@ -145,16 +145,16 @@ def score(
     rankings = read_submission(submission)
     refuse_other_split(submission, rankings, labels, split)
     graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
-    judged = cut_to_samples(graphs, rankings, labels)
-    n_configs = {name: len(known.runtime_ns) for name, known in labels.items()}
-    measured = read_manifest(folder)["graphs"] if private else {}
-    programs = {name: facts["program"] for name, facts in measured.items() if "program" in facts}
+    inputs = cut_to_samples(graphs, rankings, labels)
+    n_configs = {name: len(label.runtime_ns) for name, label in labels.items()}
+    programs_of = read_manifest(folder)["graphs"] if private else {}
+    programs = {name: facts["program"] for name, facts in programs_of.items() if "program" in facts}
     try:
-        report = score_submission(*judged, n_configs=n_configs, programs=programs)
+        report = score_submission(*inputs, n_configs=n_configs, programs=programs)
     except PipelineError as error:
         line = str(error).removeprefix("submission: ")
         raise PipelineError(f"{submission}: {line}") from error
-    if not any(known.is_labelled for known in labels.values()):
+    if not any(label.is_labelled for label in labels.values()):
         raise PipelineError(f"{folder}: {split} has no runtimes; --private reads the sample's")
     if json:
         print_json(report.as_json())
@@ -166,22 +166,22 @@ def score(
 def _print_graphs(report: "RunReport") -> None:
     for name, part in report.collections.items():
         for graph, value in part.values().items():
-            shown = part.programs.get(graph, graph)
-            show(f"{name}:{shown}  {part.metric} {value:.4f}")
+            label = part.programs.get(graph, graph)
+            show(f"{name}:{label}  {part.metric} {value:.4f}")
     for item in report.left_out:
         show(f"left out: {item.graph}: {item.reason}")
 
 
 def print_scores(report: "RunReport") -> None:
     """Print a report's value by collection, then the mean; what they hide, on standard error."""
-    rows, every = [], report.collections
-    for name in report.config.get("collections", every):  # of a run, those it is of
-        part = every[name]
+    rows, parts = [], report.collections
+    for name in report.config.get("collections", parts):  # of a run, those it is of
+        part = parts[name]
         low, high = part.ci95 or (None, None)
         facts = (part.n_graphs, part.baseline, part.noise_ceiling)
         rows.append((name, part.metric, part.value, low, high, *facts))
-    judged = sum(row[2] is not None for row in rows)
-    mean = "mean" if judged == len(every) else f"mean of {judged} of {len(every)}"
+    n_judged = sum(row[2] is not None for row in rows)
+    mean = "mean" if n_judged == len(parts) else f"mean of {n_judged} of {len(parts)}"
     rows.append((mean, "", report.score, None, None, sum(row[5] for row in rows), None, None))
     header = ("collection", "metric", "value", "ci95 low", "ci95 high", "graphs")
     print_table((*header, "baseline", "ceiling"), rows, if_known=("baseline", "ceiling"))

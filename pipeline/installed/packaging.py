@@ -49,9 +49,9 @@ class Revision(BuildHookInterface[Any]):
             "--abbrev=12",
             "--dirty=+changed",
         ]
-        done = subprocess.run(command, capture_output=True, check=True, text=True)  # noqa: S603
+        process = subprocess.run(command, capture_output=True, check=True, text=True)  # noqa: S603
         self._folder = tempfile.TemporaryDirectory()
         file = Path(self._folder.name) / "REVISION"
-        file.write_text(done.stdout, encoding="utf-8")
+        file.write_text(process.stdout, encoding="utf-8")
         inside = "fast_or_slow/REVISION" if self.target_name == "wheel" else "REVISION"
         build_data["force_include"][str(file)] = inside

@@ -137,8 +137,8 @@ class StepTimes(FrozenConfig):
         `n_bytes` are those of one (nodes, configs, channels) tensor of each step. The result is
         None if no step of the network was bound by the GPU.
         """
-        bound = [s for s in self.steps if s.model == model and s.step_ms > 1.05 * s.host_ms]
-        points = sorted((step.n_bytes, step.step_ms) for step in bound)
+        steps = [s for s in self.steps if s.model == model and s.step_ms > 1.05 * s.host_ms]
+        points = sorted((step.n_bytes, step.step_ms) for step in steps)
         if not points:
             return None
         sizes, times = zip(*points, strict=True)
@@ -266,15 +266,16 @@ def step_of(
         # The kernels of a step differ, so that a step has the mean size.
         values = np.full(len(nodes), (nodes * np.minimum(n_configs, configs)).mean())
         return Step(n_graphs, n_graphs * values * hidden, hidden)
-    kept = np.minimum(
+    n_kept = np.minimum(
         kept_nodes(recipe.features.prune, nodes) * (MAX_KEPT_RATIO if most else 1), nodes
     )
     # A step computes one segment with gradients.
     if isinstance(config, SegmentSageConfig):
-        kept = np.minimum(kept, config.segment_nodes)
-    of_step = np.array([step_configs(config, n_nodes) for n_nodes in kept])
+        n_kept = np.minimum(n_kept, config.segment_nodes)
+    of_step = np.array([step_configs(config, n_nodes) for n_nodes in n_kept])
     n_configs = np.minimum(of_step, np.maximum(2, configs))
-    return Step(config.graphs_per_step, config.graphs_per_step * kept * n_configs * hidden, hidden)
+    n_graphs = config.graphs_per_step
+    return Step(n_graphs, n_graphs * n_kept * n_configs * hidden, hidden)
 
 
 def find_step_costs(gpu: str | None, file: Path | None) -> StepCosts:

@@ -106,15 +106,15 @@ def _fits(recipe: Recipe, model: str, collection: str, graphs: Iterable[Graphs])
 
     If one model learns all layouts, its trainings are those of the first collection.
     """
-    learned = recipe.learned_as(collection_named(collection))
-    group = [g for g in graphs if recipe.learned_as(collection_named(g.collection)) == learned]
+    place = recipe.learned_as(collection_named(collection))
+    group = [g for g in graphs if recipe.learned_as(collection_named(g.collection)) == place]
     if collection != next((part.collection for part in group if part.split == "train"), None):
         return []
     fits = []
     for fit in recipe.fits(model):
-        fitted = [part for part in group if part.split in fit.fit_on]
+        group_of_fit = [part for part in group if part.split in fit.fit_on]
         nodes, distinct = (
-            np.concatenate([getattr(g, k) for g in fitted]) for k in ("nodes", "distinct")
+            np.concatenate([getattr(g, k) for g in group_of_fit]) for k in ("nodes", "distinct")
         )
         fits.append(Graphs(collection, "train", nodes, distinct))
     return fits
@@ -148,27 +148,27 @@ class ModelPlan:
 
 
 def _network_plan(
-    costs: StepCosts, recipe: Recipe, model: str, learned: Graphs, ranked: Sequence[Graphs]
+    costs: StepCosts, recipe: Recipe, model: str, sizes: Graphs, to_rank: Sequence[Graphs]
 ) -> ModelPlan:
     config: Any = getattr(recipe, model)
     n_seeds = len(recipe.seeds_of(model))
     on_gpu = costs.on_gpu(recipe, model)
-    step = step_of(recipe, model, learned.nodes, learned.distinct)
+    step = step_of(recipe, model, sizes.nodes, sizes.distinct)
     kernels_ms, host_ms = costs.step_ms(recipe, model, step)
-    reads_s, _ = _reading(recipe, model, learned)
+    reads_s, _ = _reading(recipe, model, sizes)
     host_ms = host_ms + 1e3 * step.n_graphs * reads_s
     # The host launches and reads while the card computes. A processor does one after the other.
-    both = np.maximum(kernels_ms, host_ms) if on_gpu else kernels_ms + host_ms
-    train_s = config.training.steps * float(both.mean()) / 1e3
+    times_ms = np.maximum(kernels_ms, host_ms) if on_gpu else kernels_ms + host_ms
+    train_s = config.training.steps * float(times_ms.mean()) / 1e3
     if isinstance(config, SegmentSageConfig):
         # The head learns from embeddings of whole graphs.
-        n_heads = min(len(learned.nodes), config.head_steps * config.graphs_per_step)
-        whole = learned.at_most(config.table_configs)
-        train_s += n_heads / len(learned.nodes) * _ranking_s(costs, recipe, model, whole)
-    card_mib, process_mib = network_mib(costs, recipe, model, learned)
-    ranking_s = sum(_ranking_s(costs, recipe, model, part) for part in ranked)
+        n_heads = min(len(sizes.nodes), config.head_steps * config.graphs_per_step)
+        head = sizes.at_most(config.table_configs)
+        train_s += n_heads / len(sizes.nodes) * _ranking_s(costs, recipe, model, head)
+    card_mib, process_mib = network_mib(costs, recipe, model, sizes)
+    ranking_s = sum(_ranking_s(costs, recipe, model, part) for part in to_rank)
     return ModelPlan(
-        collection=learned.collection,
+        collection=sizes.collection,
         model=model,
         runs=n_seeds,
         steps=config.training.steps,
@@ -184,15 +184,15 @@ def _network_plan(
 
 
 def network_mib(
-    costs: StepCosts, recipe: Recipe, model: str, learned: Graphs, *, n_graphs: int = 1
+    costs: StepCosts, recipe: Recipe, model: str, sizes: Graphs, *, n_graphs: int = 1
 ) -> tuple[float, float]:
     """Return the memory of a network's training in MiB: of the card, and of the process.
 
-    There are `n_graphs` times as many graphs as `learned` has.
+    There are `n_graphs` times as many graphs as `sizes` has.
     """
-    largest = step_of(recipe, model, learned.nodes, learned.distinct, most=True)
+    largest = step_of(recipe, model, sizes.nodes, sizes.distinct, most=True)
     activations_mib = costs.peak_bytes(recipe, model, largest) / MIB
-    cached_mib = min(CACHE_BYTES, n_graphs * _reading(recipe, model, learned)[1]) / MIB
+    cached_mib = min(CACHE_BYTES, n_graphs * _reading(recipe, model, sizes)[1]) / MIB
     if costs.on_gpu(recipe, model):
         return CONTEXT_MIB + cached_mib + activations_mib, LIBRARIES_MIB + cached_mib + CUDA_MIB
     return 0.0, LIBRARIES_MIB + cached_mib + activations_mib
@@ -224,33 +224,33 @@ def _ranking_s(costs: StepCosts, recipe: Recipe, model: str, part: Graphs) -> fl
     step = step_of(recipe, model, part.nodes, part.distinct)
     kernels_ms, host_ms = costs.step_ms(recipe, model, step)
     config: Any = getattr(recipe, model)
-    kept = kept_nodes(recipe.features.prune, part.nodes) if part.kind == "layout" else part.nodes
+    n_kept = kept_nodes(recipe.features.prune, part.nodes) if part.kind == "layout" else part.nodes
     n_scores = part.distinct * getattr(config, "permutations", 1)
-    n_steps = kept * n_scores * step.hidden / step.values
+    n_steps = n_kept * n_scores * step.hidden / step.values
     seconds = np.maximum(n_steps, 1 / step.n_graphs) * np.maximum(kernels_ms, host_ms) / 1e3
     return float(RANKING_SHARE * seconds.sum())
 
 
-def _tree_plan(recipe: Recipe, model: str, learned: Graphs, ranked: Sequence[Graphs]) -> ModelPlan:
+def _tree_plan(recipe: Recipe, model: str, sizes: Graphs, to_rank: Sequence[Graphs]) -> ModelPlan:
     config: Any = getattr(recipe, model)
     name = recipe.named_models.get(model, model)
-    n_seeds, n_graphs = len(recipe.seeds_of(model)), len(learned.nodes)
+    n_seeds, n_graphs = len(recipe.seeds_of(model)), len(sizes.nodes)
     train_s = rows = leaves = n_bytes = 0.0
     if not isinstance(config, BaselineConfig):
-        n_configs = np.minimum(config.configs_per_graph, learned.distinct)
+        n_configs = np.minimum(config.configs_per_graph, sizes.distinct)
         rows = float(n_configs.sum())
-        train_s = _processor_s("statistics", learned, n_configs)
+        train_s = _processor_s("statistics", sizes, n_configs)
         # One model of each graph is trained after the other.
         n_rows = float(n_configs.max()) if name == BY_GRAPH else rows
-        n_bytes = n_rows * BYTES_PER_STATISTIC * len(ALL_STATISTICS[learned.kind])
+        n_bytes = n_rows * BYTES_PER_STATISTIC * len(ALL_STATISTICS[sizes.kind])
         if name in ROW_ROUND_S:
             has_folds = getattr(config, "early_stop", 0) > 0
             n_fits = config.folds * len(config.leaves_to_try) if has_folds else 1
             train_s += config.num_boost_round * n_fits * ROW_ROUND_S[name] * rows
             leaves = config.num_boost_round * getattr(config, "num_leaves", 31)
-    ranking_s = sum(_processor_s("rank", part, part.distinct) for part in ranked)
+    ranking_s = sum(_processor_s("rank", part, part.distinct) for part in to_rank)
     return ModelPlan(
-        collection=learned.collection,
+        collection=sizes.collection,
         model=model,
         runs=n_seeds,
         train_hours=train_s / HOUR_S,
@@ -272,7 +272,7 @@ def model_plan(
     recipe: Recipe,
     model: str,
     fits: Sequence[Graphs],
-    ranked: Sequence[Graphs] = (),
+    to_rank: Sequence[Graphs] = (),
 ) -> ModelPlan:
     """Return the cost of a model on a collection, with the recipe of that collection.
 
@@ -281,10 +281,10 @@ def model_plan(
     """
     is_network = bool(model_entry(recipe, model).network)
     rows = [
-        _network_plan(costs, recipe, model, learned, ranked)
+        _network_plan(costs, recipe, model, sizes, to_rank)
         if is_network
-        else _tree_plan(recipe, model, learned, ranked)
-        for learned in fits or ranked
+        else _tree_plan(recipe, model, sizes, to_rank)
+        for sizes in fits or to_rank
     ]
     if not fits:
         return replace(rows[0], runs=0, train_hours=0.0, card_mib=0.0, files_bytes=0.0)
@@ -310,24 +310,24 @@ class CollectionPlan:
 
 
 def _collection_plan(
-    recipe: Recipe, parts: Sequence[Graphs], ranked: Sequence[Graphs], models: Sequence[ModelPlan]
+    recipe: Recipe, parts: Sequence[Graphs], to_rank: Sequence[Graphs], models: Sequence[ModelPlan]
 ) -> CollectionPlan:
     kind = parts[0].kind
     n_configs = sum(int(part.configs.sum()) for part in parts)
     if kind == "tile":
         raw, store = RAW_TILE_CONFIG * n_configs, STORE_TILE_CONFIG * n_configs
     else:
-        packed = [RAW_NODE_CONFIG * part.nodes * part.configs for part in parts]
-        raw = sum(float(np.minimum(MAX_RAW_BYTES, n_bytes).sum()) for n_bytes in packed)
+        n_bytes_of = [RAW_NODE_CONFIG * part.nodes * part.configs for part in parts]
+        raw = sum(float(np.minimum(MAX_RAW_BYTES, n_bytes).sum()) for n_bytes in n_bytes_of)
         store = STORE_NODE * sum(int(part.nodes.sum()) for part in parts)
         store += STORE_LAYOUT_CONFIG * n_configs
     n_tables = sum(len(recipe.seeds_of(model)) for model in recipe.models_of(kind)) + SCORE_TABLES
-    run = n_tables * SCORES_OF_CONFIG[kind] * sum(int(part.configs.sum()) for part in ranked)
+    run = n_tables * SCORES_OF_CONFIG[kind] * sum(int(part.configs.sum()) for part in to_rank)
     run += sum(model.files_bytes for model in models)
     return CollectionPlan(
         collection=parts[0].collection,
         prepare_hours=sum(_processor_s("prepare", p, p.configs) for p in parts) / HOUR_S,
-        score_hours=sum(_processor_s("score", p, p.distinct) for p in ranked) / HOUR_S,
+        score_hours=sum(_processor_s("score", p, p.distinct) for p in to_rank) / HOUR_S,
         disk_bytes={"raw": raw, "store": store, "run": run},
     )
 
@@ -407,15 +407,15 @@ def make_plan(
         settings = recipe.of(collection_named(name))
         parts = [part for part in graphs if part.collection == name]
         limit = settings.valid_configs if parts[0].kind == "layout" else 0
-        ranked = [
+        to_rank = [
             part.at_most(limit) if part.split == "valid" and limit else part
             for part in parts
             if part.split != "train"
         ]
         models = [
-            model_plan(costs, settings, model, _fits(settings, model, name, graphs), ranked)
+            model_plan(costs, settings, model, _fits(settings, model, name, graphs), to_rank)
             for model in settings.models_of(parts[0].kind)
         ]
         rows += models
-        stages.append(_collection_plan(settings, parts, ranked, models))
+        stages.append(_collection_plan(settings, parts, to_rank, models))
     return Plan(recipe, rows, stages, costs.card, n_cards, n_cores, costs.source)

@@ -31,11 +31,11 @@ def check_left_out(
     recipe: Recipe, files: Iterable[GraphFile], collections: Iterable[Collection]
 ) -> None:
     """Check that the graphs of `leave_out` exist."""
-    splits, starts = splits_of(recipe), tuple(f"{one.name}:" for one in collections)
-    known = {file.submission_id for file in files if file.split in splits}
+    splits, starts = splits_of(recipe), tuple(f"{place.name}:" for place in collections)
+    names = {file.submission_id for file in files if file.split in splits}
     for name in recipe.leave_out:
-        if name.startswith(starts) and name not in known:
-            near = "".join(f"; is {near} meant?" for near in get_close_matches(name, known, 1))
+        if name.startswith(starts) and name not in names:
+            near = "".join(f"; is {near} meant?" for near in get_close_matches(name, names, 1))
             raise UsageError(f"leave_out: no graph '{name}' in {' or '.join(splits)}{near}")
 
 
@@ -105,13 +105,13 @@ def trainings_of(
         fits = settings.fits(model)
         for fit in fits:
             files = [file for file in usable if file.split in fit.fit_on]
-            ranked = _ranked_files(fits, fit, model, every)
+            read_files = _ranked_files(fits, fit, model, every)
             start = start_of(fit, model, place)
             for seed in settings.seeds_of(model):
                 name = f"{model}-seed{seed}"
                 folder = folder_of(place, fit, name)
                 begins_from = folder_of(start, fit, name) if start else None
-                yield place, TrainJob(model, fit, files, seed, folder, begins_from, ranked)
+                yield place, TrainJob(model, fit, files, seed, folder, begins_from, read_files)
 
 
 def _ranked_files(
@@ -143,10 +143,10 @@ def check_starts(
                     raise UsageError(f"{fault}{model} would start from itself")
                 if start not in trained:
                     raise UsageError(f"{fault}that collection has no train graph here")
-                shapes, other = (_shapes(recipe.of(one), model) for one in (chain[-1], start))
-                for name in sorted(shapes.keys() | other.keys()):
-                    if shapes.get(name) != other.get(name):
-                        sizes = f"{other.get(name)}, not {shapes.get(name)}"
+                shapes, start_shapes = (_shapes(recipe.of(c), model) for c in (chain[-1], start))
+                for name in sorted(shapes.keys() | start_shapes.keys()):
+                    if shapes.get(name) != start_shapes.get(name):
+                        sizes = f"{start_shapes.get(name)}, not {shapes.get(name)}"
                         raise UsageError(f"{fault}its weight '{name}' is {sizes}")
                 chain.append(start)
 

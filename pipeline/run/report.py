@@ -87,11 +87,11 @@ class ValidSplit:
     def value_of(self, scores: Tables) -> float | None:
         """Return the value of any scores, by the same five configs rule for all of them."""
         # A member alone is judged on the graphs that it ranks.
-        ranked = {name: label for name, label in self.labels.items() if name in scores}
+        labels = {name: label for name, label in self.labels.items() if name in scores}
         to_measure = None
         if self.collection.kind == "tile":
             to_measure = _to_measure(_files(self.state), scores, self.spec.tile_error)
-        report = score_submission(_rankings(scores), ranked, to_measure=to_measure)
+        report = score_submission(_rankings(scores), labels, to_measure=to_measure)
         return report.collections[self.collection.name].value
 
     def value_with(self, weights: Mapping[str, float]) -> float | None:
@@ -99,8 +99,8 @@ class ValidSplit:
         if not self.state.of(self.collection, "valid"):
             return None
         tables = {name: read_scores(self._path(name)) for name in weights}
-        blended = apply_blend(tables, self.spec._replace(weights=dict(weights)))
-        return self.value_of(_by_id(self.collection, blended))
+        scores = apply_blend(tables, self.spec._replace(weights=dict(weights)))
+        return self.value_of(_by_id(self.collection, scores))
 
 
 def _files(state: RunState) -> dict[str, GraphFile]:
@@ -119,25 +119,25 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
     valid-ranks.parquet, the data of the pages of graphs.
     """
     files, blended = _files(state), dict[str, pl.DataFrame]()
-    whole = {name: read_labels_of(file) for name, file in files.items()}
+    truth = {name: read_labels_of(file) for name, file in files.items()}
     for collection in {file.collection for file in files.values()}:
         scores = read_scores(scores_path(state.out, collection, "blend", "valid"))
         blended |= _by_id(collection, scores)
-    labels = {name: whole[name].only(table["config"].to_numpy()) for name, table in blended.items()}
+    labels = {name: truth[name].only(table["config"].to_numpy()) for name, table in blended.items()}
     parts = {c: ValidSplit(state, c, labels) for c in state.ranked}
     tile_errors = [part.spec.tile_error for c, part in parts.items() if c.kind == "tile"]
     rows = state.rows
-    scored = score_submission(
+    judgement = score_submission(
         _rankings(blended),
         labels,
         ceilings={row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None},
         to_measure=_to_measure(files, blended, *tile_errors),
-        n_configs={name: len(graph.runtime_ns) for name, graph in whole.items()},
+        n_configs={name: len(graph.runtime_ns) for name, graph in truth.items()},
     )
     return RunReport(
-        score=scored.score,
-        collections=_with_evidence(state.out, parts, scored.collections, blended),
-        left_out=scored.left_out,
+        score=judgement.score,
+        collections=_with_evidence(state.out, parts, judgement.collections, blended),
+        left_out=judgement.left_out,
         recipe=state.recipe.name,
         seeds=list(state.recipe.seeds),
         models={collection.name: _models_of(part) for collection, part in parts.items()},
@@ -234,7 +234,7 @@ def _with_evidence(
     blended: Tables,
 ) -> dict[str, CollectionReport]:
     """Add the baseline, the slowdown curve and the seeds. Write valid-ranks.parquet."""
-    points, changed = [pl.DataFrame(schema=RANKS_SCHEMA)], dict(reports)
+    points, results = [pl.DataFrame(schema=RANKS_SCHEMA)], dict(reports)
     for collection, part in parts.items():
         name = collection.name
         if name not in reports or reports[name].value is None:
@@ -244,23 +244,23 @@ def _with_evidence(
         runtimes = [labels[key].runtime for key in keys]
         rankings = {"model": _rankings(blended), "baseline": _rankings(baseline)}
         curves = {
-            scorer: slowdown_curve([ranked[key] for key in keys], runtimes)
-            for scorer, ranked in rankings.items()
+            scorer: slowdown_curve([ranking[key] for key in keys], runtimes)
+            for scorer, ranking in rankings.items()
         }
         members = [part.scores(member) for member in part.spec.weights]
         for key in keys:
-            scored = [blended[key], *(table.get(key) for table in members)]
+            tables = [blended[key], *(table.get(key) for table in members)]
             ranking, graph = rankings["model"][key], key.removeprefix(f"{name}:")
-            points.append(rank_points(name, graph, ranking, labels[key], scored))
+            points.append(rank_points(name, graph, ranking, labels[key], tables))
         values = _seed_values(part)
-        changed[name] = reports[name].changed(
+        results[name] = reports[name].changed(
             baseline=part.value_of(baseline),
             slowdown_curve=SlowdownCurve(k=list(CURVE_PICKS), **curves),
             seed_values=values,
             seed_sd=stdev(values.values()) if values else None,
         )
     write_table(out / RANKS, pl.concat(points))
-    return changed
+    return results
 
 
 def _to_measure(

@@ -75,8 +75,8 @@ class Inputs:
 
     def missing(self, files: Sequence[GraphFile], splits: Sequence[str]) -> list[str]:
         """Return each "collection/split" without a graph."""
-        requested = tuple(f"{collection.name}/" for collection in self.collections)
-        return [part for part in missing_parts(files, splits=splits) if part.startswith(requested)]
+        places = tuple(f"{collection.name}/" for collection in self.collections)
+        return [part for part in missing_parts(files, splits=splits) if part.startswith(places)]
 
 
 def run(
@@ -139,8 +139,8 @@ def _check_trainings(
     recipe: Recipe, files: Sequence[GraphFile], collections: Sequence[Collection]
 ) -> None:
     check_left_out(recipe, files, collections)
-    learned = _present([file for file in files if file.split == "train"])
-    places = [recipe.learned_as(collection) for collection in learned]
+    places_of_train = _present([file for file in files if file.split == "train"])
+    places = [recipe.learned_as(collection) for collection in places_of_train]
     check_starts(recipe, places, places)
 
 
@@ -160,9 +160,9 @@ def _sweep(out: Path) -> None:
 
 def _results(state: RunState, data_dir: Path) -> RunReport:
     """Write the blended scores, the submissions and the report."""
-    blended = _blend_all(state)
+    tables = _blend_all(state)
     with in_one_step("write and check submissions"):
-        for split, parts in blended.items():
+        for split, parts in tables.items():
             if parts:
                 _submit(state, parts, split)
     if is_done(state.out) and (state.out / REPORT).exists():
@@ -187,9 +187,9 @@ def _prepare(state: RunState, inputs: Inputs, workers: Workers) -> None:
     files = state.files
     with state.costs.stage("prepare and audit"):
         store = inputs.store or default_store_dir(inputs.data_dir)
-        prepared = prepare(files, store, workers=workers)
-        measured = read_manifest(inputs.data_dir)["graphs"]
-        rows = audit(files, prepared=prepared, store=store, workers=workers, measured=measured)
+        entries = prepare(files, store, workers=workers)
+        measurements = read_manifest(inputs.data_dir)["graphs"]
+        rows = audit(files, prepared=entries, store=store, workers=workers, measured=measurements)
     _check_bad_files([row for row in rows if row.error], inputs)
     for leak in leaks(rows):
         log.info(leak)
@@ -208,8 +208,8 @@ def _present(files: Sequence[GraphFile]) -> list[Collection]:
 
 def _check_bad_files(bad: Sequence[AuditRow], inputs: Inputs) -> None:
     if bad and not inputs.skip_bad:
-        more = f" (and {len(bad) - 1} more bad files; `audit` lists them)" if len(bad) > 1 else ""
-        raise PipelineError(f"{bad[0].error}{more}; mend or remove, or pass --skip-bad")
+        ending = f" (and {len(bad) - 1} more bad files; `audit` lists them)" if len(bad) > 1 else ""
+        raise PipelineError(f"{bad[0].error}{ending}; mend or remove, or pass --skip-bad")
     for row in bad:
         log.info(f"left out: {row.error}")
         if row.file.split == "test":
@@ -219,15 +219,15 @@ def _check_bad_files(bad: Sequence[AuditRow], inputs: Inputs) -> None:
 
 def _blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:
     """Return the blended scores of each collection, by split."""
-    blended: dict[str, list[tuple[Collection, pl.DataFrame]]] = {split: [] for split in SUBMISSION}
+    results: dict[str, list[tuple[Collection, pl.DataFrame]]] = {split: [] for split in SUBMISSION}
     if state.recipe.blend.choose:
         _choose_all(state, [c for c in state.ranked if state.of(c, "valid")])
     for collection in state.ranked:
-        for split, tables in blended.items():
+        for split, tables in results.items():
             if state.of(collection, split):
                 with state.costs.stage(f"predict {collection.name}"):
                     tables.append((collection, _blended_scores(state, collection, split)))
-    return blended
+    return results
 
 
 def _choose_all(state: RunState, collections: Sequence[Collection]) -> None:
@@ -246,26 +246,24 @@ def _blended_scores(state: RunState, collection: Collection, split: str) -> pl.D
     path = scores_path(state.out, collection, "blend", split)
     if not path.exists():
         with in_one_step(f"blend {collection.name}/{split}"):
-            blended = apply_blend(tables, spec)
-            ranked = set(blended["graph"])
+            scores = apply_blend(tables, spec)
+            names = set(scores["graph"])
             for file in state.of(collection, split):
-                if file.name not in ranked:
+                if file.name not in names:
                     raise unranked(file, list(tables))
-            write_scores(path, blended, collection.name)
+            write_scores(path, scores, collection.name)
     return read_scores(path)
 
 
-def _submit(
-    state: RunState, blended: Sequence[tuple[Collection, pl.DataFrame]], split: str
-) -> None:
+def _submit(state: RunState, scores: Sequence[tuple[Collection, pl.DataFrame]], split: str) -> None:
     path = state.out / SUBMISSION[split]
     errors = [
         run_blend(state.out, state.recipe.blend, collection, names).tile_error
-        for collection, _ in blended
+        for collection, _ in scores
         for names in [[member.name for member in state.members(collection)]]
         if collection.kind == "tile"
     ]
-    write_submission(path, submission_rows(blended, state.files, *errors))
+    write_submission(path, submission_rows(scores, state.files, *errors))
     rows = [row for row in state.rows if row.file.split == split and not row.error]
     layouts = [row for row in rows if row.file.collection.kind == "layout"]
     if split == "valid" and any(0 < state.recipe.valid_configs < row.n_configs for row in layouts):

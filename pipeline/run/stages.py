@@ -55,33 +55,33 @@ def train_collection(
         model: The model to train. None trains all models of the recipe.
         earlier: Folder with the trained networks that a network starts from, at any depth.
     """
-    place, whole = recipe.learned_as(collection), recipe
+    place, all_settings = recipe.learned_as(collection), recipe
     recipe = recipe.of(place)
     names = recipe.models_of(collection.kind)
     if model is not None and model not in names:
         raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
-    chosen = names if model is None else (model,)
+    models = names if model is None else (model,)
     workers.check()
     check_packages()
     has_gpu = log_device(recipe)["device"] != "CPU"
-    first = out / f"{chosen[0]}-seed{recipe.seeds_of(chosen[0])[0]}"
-    named = with_original_name(recipe.fits(chosen[0])[0], first).name
-    recipe = recipe.model_copy(update={"name": named})
+    first = out / f"{models[0]}-seed{recipe.seeds_of(models[0])[0]}"
+    name = with_original_name(recipe.fits(models[0])[0], first).name
+    recipe = recipe.model_copy(update={"name": name})
 
-    def folder_of(learned: Collection, fit: Recipe, name: str) -> Path:
-        if learned == place:
+    def folder_of(start: Collection, fit: Recipe, name: str) -> Path:
+        if start == place:
             return out / (FINAL_FOLDER * fit.is_final) / name
-        return _earlier_folder(earlier, learned, fit, name)
+        return _earlier_folder(earlier, start, fit, name)
 
-    check_starts(whole, (place,), COLLECTIONS)
+    check_starts(all_settings, (place,), COLLECTIONS)
     # Without graphs, the trainings show the folders before any work.
-    plans = [*trainings_of(recipe, place, chosen, folder_of)]
+    plans = [*trainings_of(recipe, place, models, folder_of)]
     folders = [plan.run_dir for _, plan in plans]
     for folder in folders:
         check_free(folder, {}, resume=resume)
     check_writable(folders[0] / CONFIG)
-    usable, every = _graphs(data_dir, place, recipe, chosen, workers)
-    trainings = [*trainings_of(recipe, place, chosen, folder_of, usable=usable, every=every)]
+    usable, every = _graphs(data_dir, place, recipe, models, workers)
+    trainings = [*trainings_of(recipe, place, models, folder_of, usable=usable, every=every)]
     with logged_to(trackers, out, recipe.model_dump(mode="json")):
         workers.do([*training_jobs(trainings, has_gpu=has_gpu, resume=resume)], out)
     return folders
@@ -91,20 +91,20 @@ def _graphs(
     data_dir: Path, place: Collection, recipe: Recipe, models: Sequence[str], workers: Workers
 ) -> tuple[list[GraphFile], list[GraphFile]]:
     """Return the usable graphs of the splits to learn from, and all packed graphs."""
-    learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (place,)
-    check_left_out(recipe, find_graphs(data_dir, collections=learned, splits=SPLITS), learned)
+    places = LAYOUT_COLLECTIONS if place == LAYOUTS else (place,)
+    check_left_out(recipe, find_graphs(data_dir, collections=places, splits=SPLITS), places)
     splits = splits_of(recipe, models)
     reads_ranked = any(model_entry(recipe, name).reads_ranked for name in models)
-    packed = SPLITS if reads_ranked else splits
-    every = stored_graphs(data_dir, collections=learned, splits=packed, workers=workers)
+    parts = SPLITS if reads_ranked else splits
+    graphs = stored_graphs(data_dir, collections=places, splits=parts, workers=workers)
     # As in a run, which has the graphs of all collections' valid splits last.
-    files = sorted((file for file in every if file.split in splits), key=lambda f: f.split)
+    files = sorted((file for file in graphs if file.split in splits), key=lambda f: f.split)
     usable, unusable = split_usable(files, recipe.leave_out)
     for item in unusable:
         log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
     if not any(file.split == "train" for file in usable):
         raise PipelineError(f"{data_dir}: {place.name} has no train graph to learn from")
-    return usable, every
+    return usable, graphs
 
 
 def _earlier_folder(root: Path | None, start: Collection, fit: Recipe, name: str) -> Path:

@@ -106,11 +106,11 @@ class RunState:
         if differing:
             change = {place: "is missing now" for place in differing if place not in self.digests}
             change |= {place: "is new" for place in differing if place not in before}
-            named = (f"{place} {change.get(place, 'has changed')}" for place in differing)
-            more = f" and {len(differing) - MAX_NAMES} more" * (len(differing) > MAX_NAMES)
+            texts = (f"{place} {change.get(place, 'has changed')}" for place in differing)
+            ending = f" and {len(differing) - MAX_NAMES} more" * (len(differing) > MAX_NAMES)
             raise UsageError(
-                f"{self.out}: was begun with other graphs: {', '.join(islice(named, MAX_NAMES))}"
-                f"{more}; bring the former graphs back, or choose another --out"
+                f"{self.out}: was begun with other graphs: {', '.join(islice(texts, MAX_NAMES))}"
+                f"{ending}; bring the former graphs back, or choose another --out"
             )
 
     def write_graphs(self) -> None:
@@ -162,9 +162,9 @@ class RunState:
     def _learned(self, place: Collection) -> tuple[list[GraphFile], list[GraphFile]]:
         """Return the usable graphs of a collection, or of all layouts, and all its graphs."""
         collections = LAYOUT_COLLECTIONS if place == LAYOUTS else (place,)
-        usable = [file for one in collections for file in self.usable.get(one.name, ())]
+        usable = [file for part in collections for file in self.usable.get(part.name, ())]
         if "valid" in splits_of(self.recipe.of(place)):
-            valid = [file for one in collections for file in self.of(one, "valid")]
+            valid = [file for part in collections for file in self.of(part, "valid")]
             usable += split_usable(valid, self.recipe.of(place).leave_out)[0]
         return usable, [file for file in self.files if file.collection in collections]
 
@@ -181,10 +181,10 @@ class RunState:
                 baseline = Member(BASELINE, 0, self.out / "models" / BASELINE, collection.kind)
                 members[BASELINE] = baseline
             paths = {n: scores_path(self.out, collection, n, split) for n in members}
-            left = {paths[n]: member for n, member in members.items() if not paths[n].exists()}
+            todo = {paths[n]: member for n, member in members.items() if not paths[n].exists()}
             files = self.of(collection, split)
-            if files and left:
-                job = ranking_job(self.recipe, files, left, has_gpu=self.has_gpu, trained=trained)
+            if files and todo:
+                job = ranking_job(self.recipe, files, todo, has_gpu=self.has_gpu, trained=trained)
                 jobs.append(job)
         return jobs
 
@@ -197,13 +197,13 @@ class RunState:
             if usable:
                 self.usable[collection.name] = usable
             elif unusable:
-                listed = "; ".join(f"{graph.file.name}: {graph.reason}" for graph in unusable[:3])
-                reasons[collection.name] = f"no train graph to learn from ({listed})"
+                examples = "; ".join(f"{graph.file.name}: {graph.reason}" for graph in unusable[:3])
+                reasons[collection.name] = f"no train graph to learn from ({examples})"
         for collection in COLLECTIONS:
             if not any(self.of(collection, split) for split in SUBMISSION):
                 continue
             source = choose_source(collection, self.usable, reasons)
             self.sources[collection.name] = source
             if source.reason:
-                taken = source.collection.name if source.collection else "a baseline"
-                log.info(f"{collection.name}: {source.reason}; ranked by {taken}")
+                ranker = source.collection.name if source.collection else "a baseline"
+                log.info(f"{collection.name}: {source.reason}; ranked by {ranker}")

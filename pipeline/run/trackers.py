@@ -110,23 +110,25 @@ def logged_to(names: Sequence[str], out: Path, recipe: Mapping[str, Any]) -> Ite
     A tracker that raises, or that is not done in time, is stopped with one line in the log. Python
     does not wait for a daemon thread, so a tracker that hangs does not delay the end of a command.
     """
-    end, done = Event(), Event()
-    inputs = (out.absolute(), recipe, end, done)
+    end, is_complete = Event(), Event()
+    inputs = (out.absolute(), recipe, end, is_complete)
     threads = {name: Thread(target=_follow, args=(name, *inputs), daemon=True) for name in names}
     for thread in threads.values():
         thread.start()
     try:
         yield
-        done.set()
+        is_complete.set()
     finally:
         end.set()
         for name, thread in threads.items():
-            thread.join(FINISH_S if done.is_set() else STOP_S)
+            thread.join(FINISH_S if is_complete.is_set() else STOP_S)
             if thread.is_alive():
                 log.info(f"--log-to {name}: not done in time; the same with --resume sends all")
 
 
-def _follow(name: str, out: Path, recipe: Mapping[str, Any], end: Event, done: Event) -> None:
+def _follow(
+    name: str, out: Path, recipe: Mapping[str, Any], end: Event, is_complete: Event
+) -> None:
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
     n_sent: dict[Path, int] = {}
@@ -140,8 +142,8 @@ def _follow(name: str, out: Path, recipe: Mapping[str, Any], end: Event, done: E
                     place = path.parent.relative_to(out).as_posix().removeprefix("models/")
                     tracker.log(place, [(line.pop("step"), line) for line in new])
                     n_sent[path] = len(lines)
-        values = _reported(out) if done.is_set() else {}
-        tracker.finish(values, out / REPORT_PICTURE, is_done=done.is_set())
+        values = _reported(out) if is_complete.is_set() else {}
+        tracker.finish(values, out / REPORT_PICTURE, is_done=is_complete.is_set())
     except Exception as error:
         message = one_line(hide_credentials(f"{type(error).__name__}: {error}"))
         log.info(f"--log-to {name}: stopped, the run continues: {message}")

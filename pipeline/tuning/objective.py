@@ -109,10 +109,10 @@ class TuningObjective:
     ) -> list[float]:
         """Train without the held-out families, and return the metric of each held-out graph."""
         study, families = self.space.study, set(map(family_of, held_out))
-        learned = [file for file in self.learned if family_of(file) not in families]
+        files = [file for file in self.learned if family_of(file) not in families]
         place = recipe.learned_as(collection_named(study.collection))
-        own = recipe.of(place).fits(study.model)[0]
-        job = TrainJob(study.model, own, learned, recipe.seeds[0], folder)
+        settings = recipe.of(place).fits(study.model)[0]
+        job = TrainJob(study.model, settings, files, recipe.seeds[0], folder)
         train_model(job, place, resume=True)
         ranker, values = load_model(folder, recipe.trust), []
         # Only one graph at a time is in memory.
@@ -130,9 +130,9 @@ class TuningObjective:
         return values
 
     def recipe_with(self, params: Parameters) -> Recipe:
-        own = self.recipe.collection.get(self.space.study.collection, {})
+        keys = self.recipe.collection.get(self.space.study.collection, {})
         above = f'collection."{self.space.study.collection}".'
-        params = {above * has_key(own, key) + key: value for key, value in params.items()}
+        params = {above * has_key(keys, key) + key: value for key, value in params.items()}
         table = with_values(self.recipe.model_dump(mode="json"), params)
         return Recipe.from_table(table, source="trial", trust=self.recipe.trust)
 
@@ -150,16 +150,16 @@ def tuning_objective(
     """Read the train split and return the objective with its folds."""
     collection = collection_named(space.study.collection)
     is_one = recipe.learned_as(collection) == collection
-    needed = (collection,) if is_one else LAYOUT_COLLECTIONS
-    files = stored_graphs(data_dir, collections=needed, splits=("train",))
-    check_left_out(recipe.fits()[0], files, needed)
+    places = (collection,) if is_one else LAYOUT_COLLECTIONS
+    files = stored_graphs(data_dir, collections=places, splits=("train",))
+    check_left_out(recipe.fits()[0], files, places)
     usable, unusable = split_usable(files, recipe.leave_out)
     for graph in unusable:
         log.info(f"left out: {graph.file.name}: {graph.reason}")
     in_study = [file for file in usable if file.collection == collection]
     folds = grouped_folds(in_study, space.study.folds, space.study.seed)
-    learned = [file for fold in folds for file in fold] if is_one else usable
-    return TuningObjective(recipe, space, learned, folds, out)
+    train_files = [file for fold in folds for file in fold] if is_one else usable
+    return TuningObjective(recipe, space, train_files, folds, out)
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":

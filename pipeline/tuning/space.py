@@ -123,8 +123,8 @@ def space_from_table(
         name = key.rpartition(".")[0]
         if "." in name and not {key, name} & table.keys():
             raise UsageError(f'{source}: a key in quotes is expected: ["{name}"], not [{name}]')
-    whole = {STUDY: table.get(STUDY, {}), "parameters": {k: table[k] for k in table if k != STUDY}}
-    space = SearchSpace.from_table(whole, source=source)
+    parts = {STUDY: table.get(STUDY, {}), "parameters": {k: table[k] for k in table if k != STUDY}}
+    space = SearchSpace.from_table(parts, source=source)
     study, recipe = space.study, recipe or Recipe()
     if study.model not in recipe.models_of(study.kind):
         raise UsageError(

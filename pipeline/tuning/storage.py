@@ -137,8 +137,8 @@ def open_storage(place: Path | str, out: Path) -> Iterator[SharedStorage]:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             warnings.filterwarnings("ignore", "Heartbeat of storage is supposed")
             if "://" in str(place):
-                with _database(str(place), out) as shared:
-                    yield shared
+                with _database(str(place), out) as database:
+                    yield database
             else:
                 yield _journal(Path(place))
     finally:
@@ -235,7 +235,7 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
     for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
         if storage.is_lost(study, trial):
             study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
-    retry, requeued = optuna.storages.RetryHeartbeatStaleTrialCallback(), []
+    retry, numbers = optuna.storages.RetryHeartbeatStaleTrialCallback(), []
     for number, last in enumerate(latest_tries(study)):
         if last.state == states.FAIL and REASON not in last.user_attrs:
             # The retry extends a list of the trial in place.
@@ -243,8 +243,8 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
             is_interrupted = trial.user_attrs.pop(INTERRUPTED, False)
             if is_interrupted or len(retry.retry_history(trial)) < RETRIES:
                 retry(study, trial)
-                requeued.append(number)
-    return requeued
+                numbers.append(number)
+    return numbers
 
 
 def latest_tries(study: "Study") -> "list[FrozenTrial]":

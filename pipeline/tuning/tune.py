@@ -126,11 +126,11 @@ def tune(
     if isinstance(place, Path) and out.absolute() in place.parents:
         # The storage is in `out`, so it cannot be of another search.
         begin(out, objective.config(), resume=True)
-    with open_storage(place, out) as shared:
-        study = _checked_study(objective, shared)
+    with open_storage(place, out) as store:
+        study = _checked_study(objective, store)
         # Only now, so that a refused storage leaves the folder free.
         begin(out, objective.config(), resume=True)
-        _enter(objective, shared, study)
+        _enter(objective, store, study)
     (out / DONE).unlink(missing_ok=True)
     parts = [f"search {number} of {n}" for number in range(1, n + 1)]
     jobs = [objective.job(part, search, objective, place, trials) for part in parts]
@@ -155,8 +155,8 @@ def _on_study(
     """Open the storage and do work on the study, again if the database goes away meanwhile."""
 
     def attempt() -> T:
-        with open_storage(place, objective.out) as shared:
-            return work(shared, shared.study(objective.space.study.name, pruner))
+        with open_storage(place, objective.out) as store:
+            return work(store, store.study(objective.space.study.name, pruner))
 
     return patiently(attempt)
 
@@ -183,34 +183,34 @@ def _finish(
         time.sleep(WAIT_S * bool(n_running))
 
 
-def _states(shared: SharedStorage, study: "Study") -> list[str]:
+def _states(store: SharedStorage, study: "Study") -> list[str]:
     """Queue lost trials again, and return the name of each trial's state."""
-    with shared.turn():
+    with store.turn():
         # The time limit may just have ended a trial.
-        requeue_lost(study, shared)
+        requeue_lost(study, store)
     return [trial.state.name for trial in latest_tries(study)]
 
 
-def _checked_study(objective: TuningObjective, shared: SharedStorage) -> "Study":
+def _checked_study(objective: TuningObjective, store: SharedStorage) -> "Study":
     """Return the study, and refuse the study of another search."""
     import optuna
 
     name = objective.space.study.name
     study = optuna.create_study(
-        storage=shared.optuna, study_name=name, direction="maximize", load_if_exists=True
+        storage=store.optuna, study_name=name, direction="maximize", load_if_exists=True
     )
-    begun = study.user_attrs.get(OBJECTIVE)
-    if difference := begun and first_difference(begun, objective.config()):
+    former = study.user_attrs.get(OBJECTIVE)
+    if difference := former and first_difference(former, objective.config()):
         raise UsageError(
             f"storage: has a search of {name} with {difference}; choose another --storage"
         )
     return study
 
 
-def _enter(objective: TuningObjective, shared: SharedStorage, study: "Study") -> None:
+def _enter(objective: TuningObjective, store: SharedStorage, study: "Study") -> None:
     """Write the objective and the baseline into a new study."""
-    with shared.turn():
-        if _checked_study(objective, shared).user_attrs.get(OBJECTIVE):
+    with store.turn():
+        if _checked_study(objective, store).user_attrs.get(OBJECTIVE):
             return
         params = objective.baseline_params()
         for key in objective.space.parameters.keys() - params.keys():
@@ -223,8 +223,8 @@ def _enter(objective: TuningObjective, shared: SharedStorage, study: "Study") ->
 def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool:
     """Run the next trial, and return False if none is left. Several workers may do this at once."""
 
-    def run_next(shared: SharedStorage, study: "Study") -> bool:
-        has_run = _run_next(objective, shared, study, trials)
+    def run_next(store: SharedStorage, study: "Study") -> bool:
+        has_run = _run_next(objective, store, study, trials)
         if has_run:
             _write_trials(study, objective)
             progress("trial", count_trials(study), trials)
@@ -234,21 +234,21 @@ def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool
 
 
 def _run_next(
-    objective: TuningObjective, shared: SharedStorage, study: "Study", trials: int
+    objective: TuningObjective, store: SharedStorage, study: "Study", trials: int
 ) -> bool:
     import optuna
     from optuna.storages._heartbeat import get_heartbeat_thread
 
     with ExitStack() as running:
-        with shared.turn():
-            for number in requeue_lost(study, shared):
+        with store.turn():
+            for number in requeue_lost(study, store):
                 log.info(f"trial {number} did not end; it is tried again")
             if count_trials(study) >= trials:
                 return False
             if out_of_time():
                 raise OutOfTime("out of time before a trial")
-            trial = shared.ask(study, running)
-            running.enter_context(get_heartbeat_thread(trial._trial_id, shared.optuna))
+            trial = store.ask(study, running)
+            running.enter_context(get_heartbeat_thread(trial._trial_id, store.optuna))
             number = [t.number for t in latest_tries(study)].index(trial.number)
             params = _draw(trial, number, study, objective)
         try:
@@ -289,16 +289,16 @@ def _judge(
     is_baseline, states = BASELINE in trial.user_attrs, optuna.trial.TrialState
     prefix = f"{objective.space.study.model}."
     texts = ((k, f"{v:.3g}" if isinstance(v, float) else v) for k, v in params.items())
-    shown = "".join(f"  {key.removeprefix(prefix)}={value}" for key, value in texts)
+    values_text = "".join(f"  {key.removeprefix(prefix)}={value}" for key, value in texts)
     try:
         recipe = objective.recipe if is_baseline else objective.recipe_with(params)
         after_fold = report_folds(trial, objective.space.study, never_prune=is_baseline)
         folder = objective.out / "trials" / str(number)
         value = objective.cross_validate(recipe, folder, after_fold)
-        log.info(f"trial {number}: {value:.4f}{shown}")
+        log.info(f"trial {number}: {value:.4f}{values_text}")
         return states.COMPLETE, value
     except optuna.TrialPruned as pruned:
-        log.info(f"trial {number} {pruned}{shown}")
+        log.info(f"trial {number} {pruned}{values_text}")
         return states.PRUNED, None
     except (Exception, KeyboardInterrupt) as error:
         # A library may wrap the error that a signal raised.
@@ -310,7 +310,7 @@ def _judge(
         is_known = isinstance(error, PipelineError)
         text = str(error) if is_known else f"{type(error).__name__}: {error}"
         reason = " ".join(text.split())
-        log.info(f"trial {number} failed: {reason}{shown}")
+        log.info(f"trial {number} failed: {reason}{values_text}")
         trial.set_user_attr(REASON, reason)
         return states.FAIL, None
 
@@ -318,8 +318,8 @@ def _judge(
 def _is_from_outside(error: BaseException) -> bool:
     import optuna
 
-    lost = optuna.exceptions.StorageInternalError | optuna.exceptions.UpdateFinishedTrialError
-    outside = KeyboardInterrupt | OSError | OutOfTime | lost
+    faults = optuna.exceptions.StorageInternalError | optuna.exceptions.UpdateFinishedTrialError
+    outside = KeyboardInterrupt | OSError | OutOfTime | faults
     return isinstance(error, outside) or isinstance(error.__cause__, OSError)
 
 
@@ -346,8 +346,8 @@ def _write_trials(study: "Study", objective: TuningObjective) -> TuneResult | No
     best = min(complete, key=lambda r: (-(r.value or 0.0), not r.is_baseline, r.number))
     recipe, path = objective.recipe, objective.out / "best.toml"
     if not best.is_baseline:
-        tuned = objective.recipe_with(best.params)
-        recipe = tuned.model_copy(update={"name": f"{recipe.name}-tuned"})
+        best_recipe = objective.recipe_with(best.params)
+        recipe = best_recipe.model_copy(update={"name": f"{recipe.name}-tuned"})
     write_text(path, recipe.to_toml())
     baseline = next((record.value for record in complete if record.is_baseline), None)
     return TuneResult(path, best, baseline, records)

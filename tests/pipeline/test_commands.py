@@ -21,7 +21,6 @@ import typer
 
 from common.settings import ROOT
 from data.tree import COLLECTIONS, find_graphs
-from models.config.recipe import load_recipe
 from pipeline.__main__ import app
 from submissions.check import read_submission
 from tests.support.command_line import call, parse
@@ -84,15 +83,7 @@ def test_every_command_and_group_has_help_with_an_example(command: tuple[str, ..
     assert ("--debug" in text) == (command not in GROUPS)
 
 
-def test_run_answers_every_test_graph(smoke_run: Path, tiny_tree: Path) -> None:
-    rankings = read_submission(smoke_run / "submission.csv")
-    files = find_graphs(tiny_tree, splits=("test",))
-    assert list(rankings) == [file.submission_id for file in files]
-    text = call("submission", "check", smoke_run / "submission.csv", "--data", tiny_tree)
-    assert f"({len(files)} rows)" in text
-
-
-def test_report_is_as_the_contract_says(smoke_run: Path) -> None:
+def test_report_and_submission_are_as_the_contract_says(smoke_run: Path, tiny_tree: Path) -> None:
     report = json.loads((smoke_run / "report.json").read_text())
     assert {"score", "collections", "seeds", "environment", "revision"} <= set(report)
     values = []
@@ -105,13 +96,15 @@ def test_report_is_as_the_contract_says(smoke_run: Path) -> None:
             assert keys <= set(figures)
         values.append(part["value"])
     assert report["score"] == pytest.approx(np.mean(values))
-    assert report["models"]["tile:xla"]["members"] == [
-        "late_fusion_sage-seed0",
-        "tile_boosting-seed0",
-    ]
-    assert "blend" not in report["models"]["tile:xla"]  # blend.choose is off: nothing was chosen
-    page = (smoke_run / "report.html").read_text()
-    assert "layout:nlp:random" in page
+    tiles = report["models"]["tile:xla"]
+    assert tiles["members"] == ["late_fusion_sage-seed0", "tile_boosting-seed0"]
+    assert "blend" not in tiles  # blend.choose is off: nothing was chosen
+    assert "layout:nlp:random" in (smoke_run / "report.html").read_text()
+    rankings = read_submission(smoke_run / "submission.csv")
+    files = find_graphs(tiny_tree, splits=("test",))
+    assert list(rankings) == [file.submission_id for file in files]
+    text = call("submission", "check", smoke_run / "submission.csv", "--data", tiny_tree)
+    assert f"({len(files)} rows)" in text
 
 
 def test_score_agrees_with_the_report(smoke_run: Path, tiny_tree: Path) -> None:
@@ -257,25 +250,6 @@ def test_wrong_usage_and_missing_input_give_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_tune_finds_a_recipe_that_run_takes(tiny_tree: Path, tmp_path: Path) -> None:
-    space = tmp_path / "space.toml"
-    space.write_text(
-        '[study]\ncollection = "layout:xla:random"\nmodel = "layout_boosting"\nfolds = 2\n'
-        "seed = 0\n"
-        '["layout_boosting.num_leaves"]\nchoices = [4, 16]\n'
-    )
-    arguments = ("tune", "--data", tiny_tree, "--recipe", "smoke", "--space", space)
-    text = call(*arguments, "--trials", 1, "--out", tmp_path / "tune")
-    assert "baseline" in text and "lucky" not in text
-    again = json.loads(call(*arguments, "--trials", 2, "--out", tmp_path / "tune", "--json"))
-    assert len(again["trials"]) == 2
-    best = tmp_path / "tune" / "best.toml"
-    assert again["best_recipe"] == str(best)
-    place = ("--collections", "layout:xla:random", "--out", tmp_path / "tuned")
-    call("run", "--data", tiny_tree, "--recipe", best, *place)
-    assert (tmp_path / "tuned" / "submission.csv").exists()
-
-
 def test_a_reader_that_stops_early_is_no_error(smoke_run: Path) -> None:
     piped = f"{sys.executable} -m pipeline runs {smoke_run} --json | head -c 10"
     done = subprocess.run(
@@ -283,17 +257,3 @@ def test_a_reader_that_stops_early_is_no_error(smoke_run: Path) -> None:
     )
     assert len(done.stdout) == 10
     assert done.stderr == ""
-
-
-def test_every_table_of_the_recipe_is_of_a_model_that_it_has() -> None:
-    recipe = load_recipe("leaderboard")
-    models = {*recipe.layout.models, *recipe.tile.models}
-    default = type(recipe)()
-    changed = {
-        name
-        for name in type(recipe).model_fields
-        if hasattr(getattr(recipe, name), "training")
-        and getattr(recipe, name) != getattr(default, name)
-    }
-    assert changed <= models
-    assert set(recipe.blend.weights) <= models

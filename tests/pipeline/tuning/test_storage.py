@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
@@ -276,33 +275,6 @@ def test_a_database_url_serves_as_storage(
     search(tiny_tree, tmp_path, trials=1, storage=url)
     result = search(tiny_tree, tmp_path, trials=2, storage=url)
     assert outcome(result) == outcome(searched[1])[:2]
-
-
-def test_no_connection_is_open_between_two_calls(tmp_path: Path) -> None:
-    from sqlalchemy import event
-    from sqlalchemy.pool import Pool
-
-    n_open, seen = Counter[str](), set[int]()
-
-    def opened(*_: object) -> None:
-        n_open["now"] += 1
-        seen.add(n_open["now"])
-
-    def closed(*_: object) -> None:
-        n_open["now"] -= 1
-
-    event.listen(Pool, "connect", opened)
-    event.listen(Pool, "close", closed)
-    try:
-        with open_storage(f"sqlite:///{tmp_path / 'study.db'}", tmp_path) as shared:
-            study = optuna.create_study(storage=shared.optuna, study_name="s")
-            assert n_open["now"] == 0
-            study.tell(study.ask(), 1.0)
-            assert n_open["now"] == 0
-    finally:
-        event.remove(Pool, "connect", opened)
-        event.remove(Pool, "close", closed)
-    assert seen
 
 
 @pytest.mark.slow
