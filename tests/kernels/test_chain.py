@@ -125,14 +125,6 @@ def test_killed_chain_ends_as_an_uninterrupted_one(
     check_end(kaggle, tmp_path)
 
 
-def test_at_most_the_sessions_of_the_option_run(
-    kaggle: FakeKaggle, recipe: Recipe, tmp_path: Path
-) -> None:
-    run_chain(recipe, tmp_path, n_sessions=1)
-    assert kaggle.most_running == 1
-    check_end(kaggle, tmp_path)
-
-
 def test_refusal_for_quota_ends_in_one_line_and_the_next_call_resumes(
     kaggle: FakeKaggle, recipe: Recipe, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import polars as pl
 import pytest
 import typer
 
+from autotune.plan import sample_requests
 from common.settings import ROOT
 from data.tree import COLLECTIONS, find_graphs
 from pipeline.__main__ import app
@@ -28,6 +30,7 @@ from tests.support.failing_calls import failing, needs_compiler
 
 MOST_IMPORTED = 300
 SMOKE = ("run", "--recipe", "smoke", "--data")
+MEASURE = ("collect", "--program", "mlp_b16")
 
 
 def commands(group: Any, *words: str) -> Iterator[tuple[str, ...]]:
@@ -237,12 +240,21 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
         (("train", "--collection", "bogus", "--out", "x"), 2, "layout:xla:default"),
         (("rank", "/nonexistent.npz", "--run", "runs"), 1, "/nonexistent.npz"),
         (("rank", ".", "--run", "runs"), 1, ".: a folder without modules; expected a file"),
+        (("collect",), 2, "expected --program or --plan"),
+        (("collect", "--plan", "huge"), 2, "--plan huge: no such plan; known: sample"),
+        ((*MEASURE, "--kind", "loop"), 2, "--kind loop: no such value; known: layout, options, "),
+        (("collect", "--program", "json:codecs"), 2, "is a module; expected a function"),
+        ((*MEASURE, "--device", "npu"), 2, "--device npu: no such value; known: cpu"),
+        pytest.param(
+            *((*MEASURE, "--device", "tpu"), 1, "--device tpu: jax finds none here, only "),
+            marks=pytest.mark.skipif(find_spec("jax") is None, reason="needs jax"),
+        ),
     ],
 )
 def test_wrong_usage_and_missing_input_give_one_line(
     arguments: tuple[str, ...], code: int, named: str, tmp_path: Path
 ) -> None:
-    extra = ("--out", tmp_path / "out") if arguments[0] == "run" else ()
+    extra = ("--out", tmp_path / "out") if arguments[0] in ("run", "collect") else ()
     text = call(*arguments, *extra, expect=code)
     assert text.startswith("error: ")
     assert text.count("\n") == 1
@@ -257,3 +269,20 @@ def test_a_reader_that_stops_early_is_no_error(smoke_run: Path) -> None:
     )
     assert len(done.stdout) == 10
     assert done.stderr == ""
+
+
+def test_programs_are_listed() -> None:
+    listed = json.loads(call("collect", "--list", "--json"))
+    assert {"program": "mlp_b16", "family": "mlp"} in listed
+    assert len(call("collect", "--kind", "options", "--list").splitlines()) == 1 + len(listed)
+
+
+def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
+    """`make sample` is the command that the Makefile has, with no time to measure in."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (words,) = re.findall(r"-m pipeline collect (--plan sample .*) --out data/raw/sample", makefile)
+    options = re.sub(r"--max-minutes \d+", "--max-minutes 0", words)
+    said = call("collect", *options.split(), "--out", tmp_path)
+    n = len(sample_requests())
+    assert f"not done: {n} of {n} graphs; the same command resumes" in said
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]

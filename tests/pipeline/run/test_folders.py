@@ -197,7 +197,7 @@ def test_curves_come_in_the_order_of_the_competition_where_there_are_any(tmp_pat
     (models / "tile-xla" / "trees-seed0").mkdir()
     lines = ({"step": step, "loss": float(step)} for step in range(1, 10 * MAX_POINTS + 1))
     put(models / "tile-xla" / "long-seed0", *lines)
-    first, second, long = learning_curves(tmp_path)
+    first, long, second = learning_curves(tmp_path)
     assert (first.group, second.group) == ("layout", "layout:nlp:random")
     values = {"step": [1, 2], "loss": [2.0, 1.0], "held_out_step": [1], "held_out": [0.5]}
     assert first == LearningCurve(group="layout", member="net-seed3", **values)

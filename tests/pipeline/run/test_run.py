@@ -150,22 +150,6 @@ def test_a_cluster_or_models_that_are_not_there_are_refused_before_anything_is_p
     assert not any(tmp_path.iterdir())
 
 
-def test_missing_splits_are_listed_before_training_and_each_stage_once(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(tiny_tree / "npz/tile", tmp_path / "npz/tile")
-    shutil.rmtree(tmp_path / "npz/tile/xla/valid")
-    said = stderr_of("run", "--data", tmp_path, *TILES, "--out", tmp_path / "run")
-    assert said[1] == "device: CPU, 1 thread"
-    missing = said.index(f"missing in {tmp_path}, skipped: tile:xla/valid")
-    training = next(i for i, line in enumerate(said) if line.startswith("stage: train"))
-    assert missing < training
-    assert said[0] == "stage: load the libraries"
-    stages = [line for line in said if line.startswith("stage: ")]
-    assert len(stages) == len(set(stages))
-    assert "stage: predict tile:xla/test" in stages
-
-
 def test_the_valid_split_is_ranked_and_judged_on_a_sample(tiny_tree: Path, tmp_path: Path) -> None:
     place = ("--data", tiny_tree, "--collections", "layout:xla:random", "--recipe", "smoke")
     sets = ("--set", "layout.models=[layout_linear,layout_boosting]", "--set", "valid_configs=8")

@@ -253,21 +253,6 @@ def test_a_restart_and_two_killed_workers_of_three_cost_no_trial(
     assert [trial["state"] for trial in trials] == ["complete"] * 8
 
 
-@pytest.mark.slow
-def test_two_commands_and_four_workers_share_one_budget(tiny_tree: Path, tmp_path: Path) -> None:
-    one = start(tiny_tree, tmp_path, trials=9, workers=2)
-    wait_for(tmp_path / "out" / "trials" / "0" / "fold-0", one)
-    other = start(tiny_tree, tmp_path, trials=9, workers=2)
-    wait_for(tmp_path / "out" / "trials" / "4" / "fold-0", one)
-    os.kill(workers_of(one.pid)[0], signal.SIGKILL)
-    said = one.communicate()[1] + other.communicate()[1]
-    assert (one.returncode, other.returncode) == (0, 0), said
-    assert "its worker was killed by SIGKILL (out of memory?); it resumes in another worker" in said
-    result = search(tiny_tree, tmp_path, trials=9, recipe=SLOW)
-    assert [trial.state for trial in result.trials] == ["complete"] * 9
-    assert is_done(tmp_path / "out")
-
-
 def test_a_database_url_serves_as_storage(
     tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
 ) -> None:
