@@ -173,7 +173,7 @@ def build(
     recipe_file = f"configs/{recipe_name}.toml"
     files = {**custom_packages(custom_models, beside), **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
-    script = _rendered(kind, files, recipe_file)
+    script = _script_text(kind, files, recipe_file)
     if (script_bytes := len(script.encode())) > SOURCE_LIMIT_BYTES:
         largest = max(files, key=lambda name: len(files[name]))
         raise PipelineError(
@@ -200,7 +200,7 @@ def build(
     return out / metadata.code_file
 
 
-def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
+def _script_text(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
     values = {
         **kind._asdict(),
         "recipe": recipe_file,

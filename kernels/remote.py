@@ -103,7 +103,7 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
         last = ask(session, lambda: _version(session, kernel_id))
 
         def send() -> int:
-            return _accepted(kernel_id, session.call("kernels", "save_kernel", request))
+            return _version_of_answer(kernel_id, session.call("kernels", "save_kernel", request))
 
         def arrived() -> int | None:
             version = _version(session, kernel_id)
@@ -172,7 +172,7 @@ def _names(kernel_id: str) -> dict[str, str]:
     return {"userName": owner, "kernelSlug": slug}
 
 
-def _accepted(kernel_id: str, answer: Any) -> int:
+def _version_of_answer(kernel_id: str, answer: Any) -> int:
     if answer.error and re.search("quota|session count", answer.error, re.IGNORECASE):
         raise QuotaError(
             f"kernel {kernel_id}: Kaggle does not start it now: {one_line(answer.error)}; run the "

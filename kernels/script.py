@@ -55,7 +55,7 @@ def kernel() -> None:
         code, site = Path(scratch, "code"), Path(scratch, "site")
         unpack(code)
         data = find_data()
-        wheels = [str(folder) for folder in mounted("-wheels") if folder.is_dir()]
+        wheels = [str(folder) for folder in attached_paths("-wheels") if folder.is_dir()]
         environment = environment_of(code, site)
         check = [sys.executable, "-m", "kernels.packages", str(site), *wheels]
         if subprocess.run(check, cwd=code, env=environment, check=False).returncode:  # noqa: S603
@@ -121,7 +121,7 @@ def end(out: Path) -> None:
 
 def take_over(out: Path) -> None:
     """Copy the unfinished folder of an attached output, if there is one of this kind of kernel."""
-    notes = filter(is_unfinished, mounted(f"/{NOTE}"))
+    notes = filter(is_unfinished, attached_paths(f"/{NOTE}"))
     earlier = [note.parent / SETTINGS["out"] for note in notes]
     runs = [folder for folder in earlier if (folder / "config.toml").is_file()]
     if len(runs) > 1:
@@ -146,7 +146,7 @@ def is_unfinished(note: Path) -> bool:
     return is_ours and facts.get("finished") is False
 
 
-def mounted(ending: str) -> list[Path]:
+def attached_paths(ending: str) -> list[Path]:
     """List attached files, which are in slug/ or, in newer sessions, in datasets/owner/slug/."""
     return sorted(path for depth in ("*", "*/*", "*/*/*") for path in INPUT.glob(depth + ending))
 

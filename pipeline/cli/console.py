@@ -171,11 +171,11 @@ def read_recipe(
     return recipe
 
 
-def data_dir(given: Path | None) -> Path:
+def data_dir(option: Path | None) -> Path:
     from common.settings import SAMPLE, default_data_dir
 
-    folder = given or default_data_dir()
-    if given is None and folder == SAMPLE:
+    folder = option or default_data_dir()
+    if option is None and folder == SAMPLE:
         say(f"no --data, and no dataset was found: the embedded sample is used, {SAMPLE}")
     return folder
 

@@ -125,14 +125,14 @@ def _print_what_does_not_fit(plan: "Plan", card_gib: float, recipe: "Recipe") ->
 
 
 def _time(hours: float) -> str | None:
-    return _scaled(HOUR_S * hours, {"h": HOUR_S, "min": 60, "s": 1})
+    return _in_unit(HOUR_S * hours, {"h": HOUR_S, "min": 60, "s": 1})
 
 
 def _size(n_bytes: float) -> str | None:
-    return _scaled(n_bytes, {"GiB": GIB, "MiB": MIB})
+    return _in_unit(n_bytes, {"GiB": GIB, "MiB": MIB})
 
 
-def _scaled(value: float, units: Mapping[str, int]) -> str | None:
+def _in_unit(value: float, units: Mapping[str, int]) -> str | None:
     """Write a value with two digits in the largest unit that it reaches; None for nothing."""
     for unit, size in units.items():
         if value >= size:

@@ -86,7 +86,7 @@ def rank(
     ]
     explanation = None
     if explain is not None:
-        explanation = _explained(ranker, rankings[0], explain)
+        explanation = _explanation_of(ranker, rankings[0], explain)
         parts[0]["explained"] = explanation.as_json()
     if json:
         print_json({"kernels": parts} if several else parts[0])
@@ -181,7 +181,7 @@ def suggest(
         show("all configs are measured")
 
 
-def _explained(ranker: "Ensemble", ranking: "Ranked", rank: int) -> "Explanation":
+def _explanation_of(ranker: "Ensemble", ranking: "Ranked", rank: int) -> "Explanation":
     from ensembles.ranking.explain import explain
 
     entries = ranking.best(rank)

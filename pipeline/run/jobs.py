@@ -91,21 +91,21 @@ def trainings_of(
     folder_of: Callable[[Collection, Recipe, str], Path],
     *,
     usable: Sequence[GraphFile] = (),
-    every: Sequence[GraphFile] = (),
+    graphs: Sequence[GraphFile] = (),
 ) -> Iterator[tuple[Collection, TrainJob]]:
     """Yield the trainings of a collection's models: by model, then by fit, then by seed.
 
     Args:
         folder_of: Function that returns the run folder of a collection's member in a fit.
         usable: Graphs of the train and valid splits to learn from.
-        every: All graphs of the collection, for models that read the graphs that they will rank.
+        graphs: All graphs of the collection, for models that read the graphs that they will rank.
     """
     settings = recipe.of(place)
     for model in models:
         fits = settings.fits(model)
         for fit in fits:
             files = [file for file in usable if file.split in fit.fit_on]
-            read_files = _ranked_files(fits, fit, model, every)
+            read_files = _ranked_files(fits, fit, model, graphs)
             start = start_of(fit, model, place)
             for seed in settings.seeds_of(model):
                 name = f"{model}-seed{seed}"
@@ -131,7 +131,7 @@ def start_of(recipe: Recipe, model: str, place: Collection) -> Collection | None
 
 
 def check_starts(
-    recipe: Recipe, places: Iterable[Collection], trained: Container[Collection]
+    recipe: Recipe, places: Iterable[Collection], sources: Container[Collection]
 ) -> None:
     """Check `training.start_from` of all models before any work."""
     for place in places:
@@ -141,7 +141,7 @@ def check_starts(
                 fault = f"{model}.training.start_from = '{start.name}' of {chain[-1].name}: "
                 if start in chain:
                     raise UsageError(f"{fault}{model} would start from itself")
-                if start not in trained:
+                if start not in sources:
                     raise UsageError(f"{fault}that collection has no train graph here")
                 shapes, start_shapes = (_shapes(recipe.of(c), model) for c in (chain[-1], start))
                 for name in sorted(shapes.keys() | start_shapes.keys()):

@@ -303,8 +303,8 @@ def learning_curves(run: Path) -> list[LearningCurve]:
             with blame(path, "JSON objects with numbers as step, loss and held_out"):
                 text = path.read_text(encoding="utf-8", errors="replace")
                 lines = [json.loads(line) for line in text.splitlines()]
-                step, loss = _thinned(lines, "loss")
-                at, held_out = _thinned(lines, "held_out")
+                step, loss = _mean_points(lines, "loss")
+                at, held_out = _mean_points(lines, "held_out")
                 if step:
                     curve = LearningCurve(
                         group=place.name,
@@ -318,7 +318,7 @@ def learning_curves(run: Path) -> list[LearningCurve]:
     return curves
 
 
-def _thinned(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], list[float]]:
+def _mean_points(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], list[float]]:
     points = [(line["step"], line[key]) for line in lines if key in line]
     if not points:
         return [], []

@@ -80,8 +80,8 @@ def train_collection(
     for folder in folders:
         check_free(folder, {}, resume=resume)
     check_writable(folders[0] / CONFIG)
-    usable, every = _graphs(data_dir, place, recipe, models, workers)
-    trainings = [*trainings_of(recipe, place, models, folder_of, usable=usable, every=every)]
+    usable, graphs = _graphs(data_dir, place, recipe, models, workers)
+    trainings = [*trainings_of(recipe, place, models, folder_of, usable=usable, graphs=graphs)]
     with logged_to(trackers, out, recipe.model_dump(mode="json")):
         workers.do([*training_jobs(trainings, has_gpu=has_gpu, resume=resume)], out)
     return folders

@@ -153,8 +153,8 @@ class RunState:
         return trainings
 
     def _trainings_on(self, place: Collection) -> Iterator[tuple[Collection, TrainJob]]:
-        models, (usable, every) = self.recipe.of(place).models_of(place.kind), self._learned(place)
-        return trainings_of(self.recipe, place, models, self._folder, usable=usable, every=every)
+        models, (usable, graphs) = self.recipe.of(place).models_of(place.kind), self._learned(place)
+        return trainings_of(self.recipe, place, models, self._folder, usable=usable, graphs=graphs)
 
     def _folder(self, place: Collection, fit: Recipe, name: str) -> Path:
         return self.out / "models" / f"{place.slug}{FINAL * fit.is_final}" / name

@@ -142,14 +142,14 @@ def _follow(
                     place = path.parent.relative_to(out).as_posix().removeprefix("models/")
                     tracker.log(place, [(line.pop("step"), line) for line in new])
                     n_sent[path] = len(lines)
-        values = _reported(out) if is_complete.is_set() else {}
+        values = _report_values(out) if is_complete.is_set() else {}
         tracker.finish(values, out / REPORT_PICTURE, is_done=is_complete.is_set())
     except Exception as error:
         message = one_line(hide_credentials(f"{type(error).__name__}: {error}"))
         log.info(f"--log-to {name}: stopped, the run continues: {message}")
 
 
-def _reported(out: Path) -> dict[str, float]:
+def _report_values(out: Path) -> dict[str, float]:
     # `train` writes no report.
     if not (out / REPORT).exists():
         return {}

@@ -203,14 +203,14 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
     is_file = parts.get_backend_name() == "sqlite"
     locks = Path(f"{parts.database}.running") if is_file else out / "running"
     try:
-        opened = PatientStorage(
+        storage = PatientStorage(
             url,
             # Workers have no open connection while they train.
             {"poolclass": NullPool},
             heartbeat_interval=None if is_file else HEARTBEAT_S,
             grace_period=GRACE_S,
         )
-        yield SharedStorage(opened, locks, has_heartbeats=not is_file)
+        yield SharedStorage(storage, locks, has_heartbeats=not is_file)
     except ImportError as error:
         hint = "expected postgresql+psycopg://…, after pip install 'psycopg[binary]'"
         raise PipelineError(f"{where}: {error}; {hint}") from error

@@ -116,32 +116,6 @@ def test_train_writes_the_models_of_a_run_and_a_run_takes_them(
     assert f"was trained with {MODEL}.blocks" in said
 
 
-@pytest.mark.parametrize(
-    ("keys", "named"),
-    [
-        (['leave_out=["layout:xla:random:no"]'], "leave_out: no graph 'layout:xla:random:no' in"),
-        (['leave_out=["no"]'], "'no' names no graph; expected such as layout:xla:default:NAME"),
-        (["fit_on=[valid]"], 'expected ["train"] or ["train", "valid"]'),
-        ([f"{OWN}.training.start_from=layout:nlp:random"], "collection has no train graph here"),
-        ([f"{OWN}.training.start_from=layout:nlp"], "expected '', 'layout:xla:default', "),
-        ([f"{MODEL}.training.start_from={FIRST.name}"], f"{MODEL} would start from itself"),
-        (
-            [f"{OWN}.training.start_from={FIRST.name}", f"{OWN}.hidden=8"],
-            "of layout:xla:random: its weight ",
-        ),
-    ],
-)
-def test_an_impossible_fit_is_one_line(
-    keys: list[str], named: str, tiny_tree: Path, tmp_path: Path
-) -> None:
-    sets = (word for key in keys for word in ("--set", key))
-    words = ("run", "--data", tiny_tree, "--recipe", "smoke", "--collections", "layout:xla", *sets)
-    said = call(*words, "--out", tmp_path / "run", expect=2)
-    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert named in line
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_second_name_has_its_seeds_and_its_splits(tiny_tree: Path, tmp_path: Path) -> None:
     keys = (
         f"layout.models=[{MODEL},second,layout_boosting,config_columns_boosting]",

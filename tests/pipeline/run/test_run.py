@@ -16,7 +16,10 @@ from submissions.check import read_submission
 from tests.support.command_line import call, stderr_of
 
 LOADING = "stage: load the libraries"
-TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]", "--collections", "tile:xla")
+LINEAR = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]")
+TILES = (*LINEAR, "--collections", "tile:xla")
+NET = "cross_config_sage"
+START, KEYS = f"{NET}.training.start_from", 'collection."layout:xla:random".'
 
 
 @pytest.fixture(scope="module")
@@ -38,25 +41,84 @@ def test_the_untrained_rule_alone_has_the_value_of_the_baseline(
     assert part["value"] != pytest.approx(1 - part["top5_error"], abs=1e-6)
 
 
+@pytest.fixture
+def places(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Return folders and files that stop a command, without a cluster of Ray."""
+
+    def no_cluster(workers: Workers) -> None:
+        if workers.ray:
+            raise UsageError(f"--ray {workers.ray}: no cluster to work with")
+
+    monkeypatch.setattr(Workers, "check", no_cluster)
+    found = {name: tmp_path / name for name in ("file", "out", "store", "trained")}
+    found["trained"].mkdir()
+    for file in (found["file"], found["trained"] / "tile_linear-seed0"):
+        file.touch()
+    return {"run": finished, **found}
+
+
 @pytest.mark.parametrize(
-    ("more", "named"),
+    ("command", "code", "named"),
     [
-        ((), "contains a run already; pass --resume"),
-        (("--resume", "--set", "seeds=[7]"), "was begun with recipe.seeds = [0], now [7]"),
+        ("run --out {run}", 2, "contains a run already; pass --resume"),
+        ("run --out {run} --resume --set seeds=[7]", 2, "with recipe.seeds = [0], now [7]"),
         (
-            ("--resume", "--collections", "tile,layout:nlp:random"),
+            *("run --out {run} --resume --collections tile,layout:nlp:random", 2),
             "was begun with collections = ['tile:xla'], now ['tile:xla', 'layout:nlp:random']",
+        ),
+        ("run --out {file}/x", 1, "file/config.toml: cannot be written: "),
+        ("run --store {out}/x", 2, "/x: is in --out "),
+        ("run --ray far", 2, "--ray far: no cluster"),
+        ("run --models {trained}", 1, "no trained model tile-xla/tile_linear"),
+        ("run --models {out}", 1, "out: no such folder; expected a folder with"),
+        ("train --out {file}/x", 1, "file/x/DONE: Not a directory"),
+        ("train --out {trained}", 2, "seed0: is in the way and no run"),
+        ("train --ray far", 2, "--ray far: no cluster"),
+        ("prepare --ray far", 2, "--ray far: no cluster"),
+        ("predict --out {trained}", 1, "trained: is a folder; expected the name of a file"),
+        ("predict --out {file}/x.parquet", 1, "x.parquet: cannot be written: "),
+    ],
+)
+def test_a_command_that_cannot_end_well_is_refused_before_any_work(
+    command: str, code: int, named: str, places: dict[str, Path], tiny_tree: Path
+) -> None:
+    out, store = places["out"], places["store"]
+    common = {
+        "run": (*TILES, "--out", out, "--store", store),
+        "train": (*LINEAR, "--collection", "tile:xla", "--out", out),
+        "prepare": ("--store", store),
+        "predict": ("--run", places["run"], "--collection", "tile:xla"),
+    }
+    name, *words = (word.format(**places) for word in command.split())
+    *stages, error = stderr_of(name, *common[name], "--data", tiny_tree, *words, expect=code)
+    assert named in error
+    assert [stage for stage in stages if stage.startswith("stage: ")] in ([], [LOADING])
+    assert not out.exists() and not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        (['leave_out=["layout:xla:random:no"]'], "leave_out: no graph 'layout:xla:random:no' in"),
+        (['leave_out=["no"]'], "'no' names no graph; expected such as layout:xla:default:NAME"),
+        (["fit_on=[valid]"], 'expected ["train"] or ["train", "valid"]'),
+        ([f"{KEYS}{START}=layout:nlp:random"], "collection has no train graph here"),
+        ([f"{KEYS}{START}=layout:nlp"], "expected '', 'layout:xla:default', "),
+        ([f"{START}=layout:xla:default"], f"{NET} would start from itself"),
+        (
+            [f"{KEYS}{START}=layout:xla:default", f"{KEYS}{NET}.hidden=8"],
+            "of layout:xla:random: its weight ",
         ),
     ],
 )
-def test_a_used_folder_is_refused_before_anything_is_packed(
-    more: tuple[str, ...], named: str, finished: Path, tiny_tree: Path, tmp_path: Path
+def test_an_impossible_fit_is_one_line(
+    keys: list[str], named: str, tiny_tree: Path, tmp_path: Path
 ) -> None:
-    place = ("--data", tiny_tree, "--out", finished, "--store", tmp_path / "store")
-    *stages, error = stderr_of("run", *place, *TILES, *more, expect=2)
-    assert named in error
-    assert stages == ["stage: load the libraries"]
-    assert not (tmp_path / "store").exists()
+    sets = (word for key in keys for word in ("--set", key))
+    words = ("run", "--data", tiny_tree, "--recipe", "smoke", "--collections", "layout:xla", *sets)
+    *_, error = stderr_of(*words, "--out", tmp_path / "run", expect=2)
+    assert error.startswith("error: ") and named in error
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_recipe_file_may_be_renamed_before_a_run_is_resumed(
@@ -103,51 +165,6 @@ def test_a_name_that_no_run_takes_is_refused_before_anything_is_packed(
         assert f"error: {fault}" in listed and f"left out: {fault}" in notes
     leak = "tile:xla/valid: contains copies of another split's graphs, so that its scores"
     assert leak in listed and leak in notes
-
-
-def test_places_that_cannot_be_written_are_refused_before_any_work(
-    finished: Path, tiny_tree: Path, tmp_path: Path
-) -> None:
-    file, folder = tmp_path / "file", tmp_path / "folder.parquet"
-    file.touch()
-    folder.mkdir()
-    (tmp_path / "trained").mkdir()
-    (tmp_path / "trained" / "tile_linear-seed0").touch()
-    out, train = tmp_path / "out", (*TILES[:-2], "--collection", "tile:xla")
-    predict = ("predict", "--run", finished, "--collection", "tile:xla", "--out")
-    for words, expect, named in (
-        (("run", *TILES, "--out", file / "x"), 1, "file/config.toml: cannot be written: "),
-        (("run", *TILES, "--out", out, "--store", out / "x"), 2, f"{out}/x: is in --out {out};"),
-        (("train", *train, "--out", file / "x"), 1, "file/x/DONE: Not a directory"),
-        (("train", *train, "--out", tmp_path / "trained"), 2, "seed0: is in the way and no run"),
-        ((*predict, folder), 1, f"{folder}: is a folder; expected the name of a file"),
-        ((*predict, file / "x.parquet"), 1, "x.parquet: cannot be written: "),
-    ):
-        *stages, error = stderr_of(*words, "--data", tiny_tree, expect=expect)
-        assert named in error
-        assert [stage for stage in stages if stage.startswith("stage: ")] in ([], [LOADING])
-        assert not out.exists()
-
-
-def test_a_cluster_or_models_that_are_not_there_are_refused_before_anything_is_packed(
-    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_cluster(workers: Workers) -> None:
-        if workers.ray:
-            raise UsageError(f"--ray {workers.ray}: no cluster to work with")
-
-    monkeypatch.setattr(Workers, "check", no_cluster)
-    run = ("run", *TILES, "--store", tmp_path / "store", "--out", tmp_path / "run")
-    train = ("train", *TILES[:-2], "--collection", "tile:xla", "--out", tmp_path / "trained")
-    prepare, far = ("prepare", "--store", tmp_path / "store"), ("--ray", "far")
-    for words, code, fault in (
-        *(((*words, *far), 2, "--ray far: no cluster") for words in (prepare, run, train)),
-        ((*run, "--models", tmp_path), 1, f"{tmp_path}: no trained model tile-xla/tile_linear"),
-        ((*run, "--models", tmp_path / "none"), 1, "none: no such folder; expected a folder with"),
-    ):
-        text = call(*words, "--data", tiny_tree, expect=code)
-        assert text.startswith("error: ") and fault in text and text.count("\n") == 1
-    assert not any(tmp_path.iterdir())
 
 
 def test_the_valid_split_is_ranked_and_judged_on_a_sample(tiny_tree: Path, tmp_path: Path) -> None:
