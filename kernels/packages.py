@@ -4,6 +4,7 @@ A kernel runs `python -m kernels.packages SITE FOLDER...` first. Only the standa
 imported here, because any other package may be missing.
 """
 
+import ast
 import importlib
 import re
 import subprocess
@@ -90,24 +91,34 @@ def _numbers(number: str) -> list[int]:
 
 
 def missing_names(root: Path) -> dict[str, list[str]]:
-    """Import the pinned packages and the project, and return what fails, by package."""
+    """Return the imports of the code, also those in functions, that fail by pinned package."""
     modules = {_MODULES.get(name, name.replace("-", "_")): name for name in pinned_versions(root)}
-    faults: dict[str, dict[str, None]] = {}
-    for module, package in modules.items():
-        try:
-            importlib.import_module(module)
-        # A module can fail in any way, for example if it was compiled for another numpy.
-        except Exception as error:
-            faults.setdefault(package, {})[str(error)] = None
-    for path in sorted(path for top in PACKAGES for path in root.glob(f"{top}/**/[!_]*.py")):
-        try:
-            importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
-        except ImportError as error:
-            # The project also has modules for programs that a kernel lacks, such as triton.
-            lacking = str(error.name).partition(".")[0]
-            if lacking in modules:
-                faults.setdefault(modules[lacking], {})[str(error)] = None
-    return {package: list(texts) for package, texts in faults.items()}
+    imports = dict.fromkeys((module, "__name__") for module in modules)
+    for path in sorted(path for top in PACKAGES for path in root.glob(f"{top}/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imports |= dict.fromkeys((node.module, alias.name) for alias in node.names)
+            elif isinstance(node, ast.Import):
+                imports |= dict.fromkeys((alias.name, "__name__") for alias in node.names)
+    faults: dict[str, list[str]] = {}
+    for module, name in imports:
+        package = modules.get(module.partition(".")[0])
+        if package and (fault := _import_fault(module, name)):
+            faults.setdefault(package, []).append(fault)
+    return faults
+
+
+def _import_fault(module: str, name: str) -> str:
+    """Describe why a name of a module cannot be imported; "" if it can."""
+    top = module.partition(".")[0]
+    try:
+        place = __import__(module, fromlist=[name])
+    # A module can fail in any way, for example if it was compiled for another numpy.
+    except Exception as error:
+        foreign = isinstance(error, ModuleNotFoundError) and f"{error.name}.".partition(".")[0]
+        # A submodule may need a package that only some options use, for example tensorboard.
+        return "" if module != top and foreign not in (False, top) else f"{module}: {error}"
+    return "" if hasattr(place, name) else f"{module}.{name}"
 
 
 if __name__ == "__main__":

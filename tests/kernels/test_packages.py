@@ -10,14 +10,15 @@ from common.settings import ROOT
 from kernels.build import collect_files
 from kernels.packages import is_older, pinned_versions
 
-MISSING = "No module named 'planted_gone'"
+MISSING = "planted_gone: No module named 'planted_gone'"
 
 
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ("from numpy import array, gone", "numpy: cannot import name 'gone' from 'numpy' ("),
-        ("import scipy.gone", "scipy: No module named 'scipy.gone'"),
+        ("from numpy import array, gone", "numpy: numpy.gone"),
+        ("import scipy.gone", "scipy: scipy.gone: No module named 'scipy.gone'"),
+        ("def late():\n    from scipy.stats import norm, gone", "scipy: scipy.stats.gone"),
         ("from planted_extra import gone", ""),
         ("import numpy", ""),
     ],

@@ -156,8 +156,7 @@ def test_older_package_is_named_and_replaced_by_a_newer_wheel(
     machine.environment = {"PYTHONPATH": str(image)}
     log = machine.version(expect=1)
     assert "kernel: planted-layers 1.9.1 is older than 1.10, which is tested" in log
-    fault = "planted-layers: cannot import name 'MARKER' from 'planted_layers'"
-    assert f"kernel: the image lacks {fault}" in log
+    assert "kernel: the image lacks planted-layers: planted_layers.MARKER" in log
     assert "`fast-or-slow kernel wheels --newer planted-layers --out FOLDER` writes it" in log
     wheels = machine.kaggle / "input" / "new-wheels"
     write_wheel(wheels, "planted_layers", "1.9.2", "")

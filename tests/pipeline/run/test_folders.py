@@ -137,11 +137,9 @@ def test_runs_prints_a_table_and_the_faults(folder: Path) -> None:
     ("content", "said"),
     [
         ("{", "content: Invalid JSON"),
-        ("[]", "content: Input should be an object"),
         ('{"collections": 3}', "key 'collections': Input should be an object"),
         ("[" * 100_000, "content: Invalid JSON: recursion limit exceeded"),
         ('{"collections": {"tile:xla": {"value": 1}}}', "key 'collections.tile:xla.metric': Field"),
-        ('{"collections": {"tile:xla": [1]}}', "key 'collections.tile:xla': Input should be an"),
         ('{"collections": {}, "score": NaN}', "key 'score': Input should be a finite number"),
     ],
 )
