@@ -1,5 +1,6 @@
-"""A chain of kernels on the fake server: sessions that resume, kills, limits, and refusals."""
+"""A chain of kernels on the fake server, with kills and refusals, and the commands one by one."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,9 @@ from kernels.build import METADATA_FILE
 from kernels.chain import run_chain
 from kernels.remote import KernelVersion, QuotaError, push
 from models.config.recipe import Recipe, load_recipe
-from tests.kernels.conftest import contents
+from tests.kernels.conftest import WHEELS as WHEEL_FILES
+from tests.kernels.conftest import FakePip, contents
+from tests.kernels.test_datasets import write_run
 from tests.support.command_line import call
 from tests.support.fake_kaggle import USERNAME, Answer, FakeKaggle
 from tests.support.file_server import FileServer
@@ -170,3 +173,61 @@ def test_earlier_version_of_a_kernel_is_not_taken_for_this_chain(
     run_chain(recipe, tmp_path)
     check_end(kaggle, tmp_path)
     assert kaggle.kernels[TILE] == 2
+
+
+def finish(kaggle: FakeKaggle, storage: FileServer, folder: Path) -> None:
+    """Let the kernel that runs be complete, with the files of `folder` as its output."""
+    kaggle.outputs.clear()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            storage.files[f"/{name}"] = path.read_bytes()
+            kaggle.outputs[name] = f"{storage.url}/{name}?signature=1"
+    kaggle.will_answer("GetKernelSessionStatus", *[Answer(body={"status": "COMPLETE"})] * 2)
+
+
+def test_commands_without_a_chain_lead_from_wheels_to_a_submission(
+    fake_kaggle: FakeKaggle,
+    storage: FileServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    train_slug, infer_slug = "fast-or-slow-smoke-train-tile-xla", "fast-or-slow-smoke-infer"
+    monkeypatch.setattr("kernels.datasets.run_pip", FakePip(*WHEEL_FILES))
+    runs = tmp_path / "runs"
+    wheels = ["--dataset", f"{USERNAME}/fast-or-slow-wheels"]
+    built = ["kernel", "build", "--recipe", "smoke", *wheels]
+
+    call("kernel", "wheels", "--out", runs / "wheels")
+    call("dataset", "push", runs / "wheels", "-m", "pinned versions")
+    train = ["--kind", "train", "--collection", "tile:xla", "--out", runs / "kernel-tile"]
+    call(*built, *train)
+    assert f"pushed      {USERNAME}/{train_slug} version 1" in call(
+        "kernel", "push", runs / "kernel-tile"
+    )
+    assert call("kernel", "status", train_slug) == f"{USERNAME}/{train_slug}  running\n"
+
+    write_run(tmp_path / "working" / "models" / "tile-xla" / "a-seed0")
+    finish(fake_kaggle, storage, tmp_path / "working")
+    assert call("kernel", "status", train_slug) == f"{USERNAME}/{train_slug}  complete\n"
+    call("kernel", "output", train_slug, "--out", runs / "trained" / "tile")
+    call("kernel", "weights", "--run", runs / "trained", "--out", runs / "weights")
+    call("dataset", "push", runs / "weights", "-m", "all collections")
+    weights = fake_kaggle.datasets[f"{USERNAME}/fast-or-slow-weights"]
+    assert weights.files["models/tile-xla/a-seed0/model.safetensors"] == b"weights"
+
+    infer = ["--kind", "infer", "--dataset", f"{USERNAME}/fast-or-slow-weights"]
+    call(*built, *infer, "--out", runs / "kernel-infer")
+    call("kernel", "push", runs / "kernel-infer")
+    assert fake_kaggle.kernels == {f"{USERNAME}/{train_slug}": 1, f"{USERNAME}/{infer_slug}": 1}
+    first, second = (request.json for request in fake_kaggle.calls("SaveKernel"))
+    assert (first["machineShape"], first["enableInternet"]) == ("NvidiaTeslaT4", False)
+    sources = [f"{USERNAME}/fast-or-slow-wheels", f"{USERNAME}/fast-or-slow-weights"]
+    assert second["datasetDataSources"] == sources
+
+    (tmp_path / "ranked").mkdir()
+    (tmp_path / "ranked" / "submission.csv").write_text("ID,TopConfigs\n")
+    finish(fake_kaggle, storage, tmp_path / "ranked")
+    got = json.loads(call("kernel", "output", infer_slug, "--out", runs / "inferred", "--json"))
+    assert got["files"] == 1
+    assert (runs / "inferred" / "submission.csv").read_text() == "ID,TopConfigs\n"

@@ -21,7 +21,7 @@ from models.registry import load_model
 from models.run_folder import flat, is_done
 from pipeline.tuning.objective import P_THRESHOLD, TuningObjective, pruner_of, report_folds
 from pipeline.tuning.space import space_from_table
-from tests.pipeline.tuning.small_study import PARAMETERS, outcome, search, small_recipe, space_over
+from tests.pipeline.tuning.conftest import PARAMETERS, outcome, search, small_recipe, space_over
 
 STUDY = """
 [study]

@@ -32,8 +32,7 @@ from pipeline.tuning.storage import (
 )
 from pipeline.tuning.tune import TuneResult
 from tests.drills.processes import workers_of
-from tests.pipeline.tuning.conftest import Server
-from tests.pipeline.tuning.small_study import SPACE, outcome, search, small_recipe
+from tests.pipeline.tuning.conftest import SPACE, Server, outcome, search, small_recipe
 
 SLOW = small_recipe(**{"cross_config_sage.training.steps": 60})
 

@@ -15,7 +15,7 @@ from common.progress import time_limit
 from models.config.recipe import load_recipe
 from models.run_folder import flat, is_done
 from pipeline.tuning.tune import TuneResult
-from tests.pipeline.tuning.small_study import (
+from tests.pipeline.tuning.conftest import (
     DIVERGES,
     LEARNING_RATE,
     PARAMETERS,
