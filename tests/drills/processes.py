@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class Watched:
     """
 
     def __init__(
-        self, scene: Scene, words: list[str] | None = None, env: Mapping[str, str] | None = None
+        self, scene: Scene, words: Sequence[str] = (), env: Mapping[str, str] | None = None
     ) -> None:
         """Start a command in a new session, by default the run of the scene."""
         self._scene = scene
@@ -66,15 +66,12 @@ class Watched:
         self.stages: list[tuple[float, str]] = []
         self.lines: list[str] = []
         self._read_bytes = 0
+        settings = {"PIPELINE_STORE": str(scene.store), "OMP_NUM_THREADS": "1"}
         with output.open("wb") as out, self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pipeline", *(words or scene.run())],
                 cwd=ROOT,
-                env={
-                    **os.environ,
-                    **{"PIPELINE_STORE": str(scene.store), "OMP_NUM_THREADS": "1"},
-                    **(env or {}),
-                },
+                env={**os.environ, **settings, **(env or {})},
                 stdout=out,
                 stderr=errors,
                 start_new_session=True,
@@ -99,33 +96,27 @@ class Watched:
     def stage(self) -> str:
         return self.stages[-1][1] if self.stages else START
 
-    def wait_for_stage(self, wanted: set[str]) -> bool:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            ended = self.process.poll() is not None
-            self.look()
-            if any(stage in wanted for _, stage in self.stages):
-                return True
-            if ended:
-                return False
-            assert time.monotonic() < deadline, f"hangs after stage '{self.stage}'"
-            time.sleep(POLL_S)
+    def has_ended(self) -> bool:
+        is_over = self.process.poll() is not None
+        self.look()
+        return is_over
+
+    def has_begun(self, stages: Container[str]) -> bool:
+        return any(stage in stages for _, stage in self.stages)
+
+    def wait_for_stage(self, stages: Container[str]) -> bool:
+        """Wait for one of some stages, and return False if the command ends before."""
+        wait_until(lambda: self.has_ended() or self.has_begun(stages), "hangs before a stage")
+        return self.has_begun(stages)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process; Ctrl-C to its workers too, as a terminal does."""
         (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
 
     def end(self) -> int:
-        deadline = time.monotonic() + PATIENCE_S
-        while self.process.poll() is None:
-            self.look()
-            assert time.monotonic() < deadline, f"hangs in stage '{self.stage}'"
-            time.sleep(POLL_S)
+        wait_until(self.has_ended, "a command hangs")
         self.ended_s = time.monotonic() - self.began
-        self.look()
-        code = self.process.poll()
-        assert code is not None
-        return code
+        return self.process.wait()
 
     def ends_as(self, calm: Scene) -> None:
         """Wait until it has ended well, with the bytes of an undisturbed run."""
@@ -177,25 +168,26 @@ def words_of(pid: int) -> bytes:
         return b""
 
 
-def wait_until_gone(pids: list[int]) -> None:
-    """Wait until processes have ended; those that nobody asks after count as ended."""
-    deadline = time.monotonic() + 60
-    for pid in pids:
-        while lives(pid):
-            assert time.monotonic() < deadline, f"process {pid} goes on without its parent"
-            time.sleep(0.02)
+def wait_until(is_true: Callable[[], object], fault: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_true():
+        assert time.monotonic() < deadline, fault
+        time.sleep(POLL_S)
+
+
+def wait_until_gone(pids: Sequence[int]) -> None:
+    """Wait until processes have ended. A zombie counts as ended."""
+    wait_until(lambda: not any(map(lives, pids)), "a process outlives its parent")
 
 
 def wait_for_handlers(pid: int) -> None:
     """Wait until a process handles SIGTERM itself. Before, Python has not started."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+
+    def has_handler() -> int:
         status = Path(f"/proc/{pid}/status").read_text()
-        caught = int(re.findall(r"SigCgt:\s*(\w+)", status)[0], 16)
-        if caught >> (signal.SIGTERM - 1) & 1:
-            return
-        assert time.monotonic() < deadline, "never handles SIGTERM"
-        time.sleep(POLL_S)
+        return int(re.findall(r"SigCgt:\s*(\w+)", status)[0], 16) >> (signal.SIGTERM - 1) & 1
+
+    wait_until(has_handler, "never handles SIGTERM")
 
 
 def lives(pid: int) -> bool:

@@ -15,6 +15,7 @@ import pytest
 
 from common.settings import ROOT
 from tests.drills.processes import Scene, Watched, check_same, check_same_store
+from tests.support.command_line import run_in
 
 STEP = 1.35
 FIRST_KIB, CEILING_KIB = 24.0, 64 << 10
@@ -36,15 +37,8 @@ def test_a_full_disk_is_one_line_until_there_is_space(
     workers: int, calm: Scene, tmp_path: Path
 ) -> None:
     words = ["unshare", "-rm", sys.executable, "-m", "tests.drills.test_full_disk"]
-    done = subprocess.run(
-        [*words, str(tmp_path), str(calm.data), str(workers)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    *failed, last = json.loads(done.stdout)
+    output = run_in(ROOT, *words, str(tmp_path), str(calm.data), str(workers))
+    *failed, last = json.loads(output)
     assert last["code"] == 0, last
     for attempt in failed:
         errors = [line for line in attempt["lines"] if line.startswith("error: ")]

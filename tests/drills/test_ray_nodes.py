@@ -25,18 +25,17 @@ from common.jobs.run_jobs import Job, run_jobs
 from data.graph_store import prepare as preparing
 from tests.common.jobs.work import where
 from tests.drills.processes import (
-    PATIENCE_S,
-    POLL_S,
     Scene,
     Watched,
     check_same,
     check_same_store,
     descendants,
+    wait_until,
     wait_until_gone,
     words_of,
 )
 from tests.drills.test_full_disk import has_namespaces
-from tests.drills.test_signals import ENDS, KEPT
+from tests.drills.test_signals import ENDS, RESUMES
 from tests.support.command_line import call
 
 pytestmark = [
@@ -68,10 +67,7 @@ class Cluster:
                 stdout=output,
                 stderr=output,
             )
-        deadline = time.monotonic() + PATIENCE_S
-        while b"Ray runtime started" not in log.read_bytes():
-            assert time.monotonic() < deadline and self.nodes[name].poll() is None, log.read_text()
-            time.sleep(0.1)
+        wait_until(lambda: b"Ray runtime started" in log.read_bytes(), f"see {log}")
 
     def kill(self, name: str) -> None:
         node = self.nodes.pop(name)
@@ -81,12 +77,12 @@ class Cluster:
         node.wait()
         wait_until_gone(pids)
 
-    def workers(self) -> list[int]:
-        return [pid for name in self.nodes for pid in self.workers_of(name)]
-
     def workers_of(self, name: str) -> list[int]:
         below = descendants(self.nodes[name].pid)
         return [pid for pid in below if words_of(pid).startswith(WORKER)]
+
+    def workers(self) -> list[int]:
+        return [pid for name in self.nodes for pid in self.workers_of(name)]
 
 
 @pytest.fixture(scope="module")
@@ -121,23 +117,18 @@ def started(scene: Scene, cluster: Cluster, *words: object) -> Watched:
 
 
 def wait_for_a_job(cluster: Cluster, watched: Watched) -> list[int]:
-    deadline = time.monotonic() + PATIENCE_S
-    while not cluster.workers():
-        assert watched.process.poll() is None, watched.lines
-        assert time.monotonic() < deadline
-        time.sleep(POLL_S)
+    wait_until(lambda: cluster.workers() or watched.has_ended(), "no job begins")
     return cluster.workers()
 
 
 def test_both_machines_do_jobs_with_the_same_bytes(
     cluster: Cluster, calm: Scene, scene: Scene
 ) -> None:
-    watched, idle = started(scene, cluster), set(cluster.nodes)
-    while idle and watched.process.poll() is None:
-        idle -= {name for name in idle if cluster.workers_of(name)}
-        time.sleep(POLL_S)
+    watched, busy = started(scene, cluster), set[str]()
+    while not watched.has_ended():
+        busy |= {name for name in cluster.nodes if cluster.workers_of(name)}
     watched.ends_as(calm)
-    assert not idle
+    assert busy == cluster.nodes.keys()
     assert len([line for _, line in watched.stages if line.startswith("train ")]) == 4
 
 
@@ -208,7 +199,7 @@ def test_a_local_cluster_ends_with_its_command(
     assert watched.wait_for_stage({"train tile_boosting on tile:xla"})
     below = descendants(watched.process.pid)
     os.killpg(watched.process.pid, number)  # as a terminal does
-    assert watched.is_refused(ENDS[number][0]) == ENDS[number][1] + KEPT
+    assert watched.is_refused(ENDS[number][0]) == ENDS[number][1] + RESUMES
     wait_until_gone(below)
     assert not any(line.startswith(("[", "(")) for line in watched.lines), "Ray says something"
     Watched(scene, scene.run("--ray", "local")).ends_as(calm)
