@@ -5,6 +5,7 @@ This module is imported before all others, so it imports little.
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -40,8 +41,11 @@ def end_quietly(line: str) -> None:
 def handle(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
     """Handle SIGTERM and SIGINT by a function, and return the former handlers.
 
-    A process that ignores SIGINT, for example one that a kernel started, still ignores it.
+    A process that ignores SIGINT, for example one that a kernel started, still ignores it. Python
+    handles signals in the main thread only.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
     former = {number: signal.getsignal(number) for number in LINES}
     replaced = {number: old for number, old in former.items() if old is not signal.SIG_IGN}
     for number in replaced:

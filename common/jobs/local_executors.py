@@ -30,6 +30,7 @@ from common.progress import (
     time_limit,
     watched_by,
 )
+from common.signals import handled_by
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
@@ -38,13 +39,7 @@ POLL_S, STOP_S = 1.0, 10.0
 PROGRESS_EVERY_S = 0.2
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
-IMPORTED_ONCE = (
-    "polars",
-    "lightgbm",
-    "sklearn.linear_model",
-    "torch",
-    "torch._dynamo",
-)
+IMPORTED_ONCE = ("polars", "lightgbm", "sklearn.linear_model", "torch", "torch._dynamo")
 
 
 class InlineExecutor(Executor):
@@ -81,13 +76,11 @@ class _Worker:
 class Processes(Executor):
     """A pool of processes, each with one job at a time.
 
-    A process starts when there is a job for it, and a new one replaces a dead one. This process
-    receives Ctrl-C of a terminal and terminates the workers, which write checkpoints and end within
-    seconds.
+    A process starts when there is a job for it, and a new one replaces a dead one. At the end of
+    the block, workers get SIGTERM, write checkpoints, and end within seconds.
 
     Args:
         gpus: Number of the GPU that each process has for itself; None without a GPU.
-        threads: Processor threads of a job, at least 1.
     """
 
     def __init__(self, gpus: Sequence[str | None], *, threads: int = 1) -> None:
@@ -155,10 +148,9 @@ class Processes(Executor):
 
 
 def worker_context() -> "ForkServerContext | SpawnContext":
-    """Return how workers start: from a fork server on Linux, by spawn on other systems.
+    """Return how workers start: from a fork server on Linux, by spawn elsewhere or if it is set.
 
-    On macOS a process may not be forked once torch is loaded. `set_start_method("spawn")` of
-    multiprocessing is respected.
+    On macOS a process may not be forked once torch is loaded.
     """
     if sys.platform != "linux" or get_start_method(allow_none=True) == "spawn":
         return get_context("spawn")
@@ -302,27 +294,21 @@ def end_with_parent() -> None:
 
 @contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Defer SIGINT and SIGTERM of this thread to the end of the block.
+    """Defer SIGINT and SIGTERM to the end of the block, in which a process may start.
 
-    A process that is started in the block never gets SIGINT. A terminal sends Ctrl-C to parent and
-    children, and only the parent shall handle it.
+    The new process never gets SIGINT: a terminal sends Ctrl-C to parent and children, and only the
+    parent shall handle it.
     """
     received = list[int]()
     # A later start would remove the signal mask.
     resource_tracker.ensure_running()
-    # New processes inherit the mask. Other threads of this process still receive the signal, whose
-    # handler runs in the main thread.
-    in_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
-    handlers = {
-        name: signal.signal(name, lambda number, _: received.append(number)) for name in numbers
-    }
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for name, handler in handlers.items():
-            signal.signal(name, handler or signal.SIG_DFL)
-        for number in received:
-            signal.raise_signal(number)
+    # Other threads of this process still receive the signal, and its handler runs in the main one.
+    with handled_by(lambda number, _: received.append(number)):
+        # New processes inherit the mask.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for number in received:
+        signal.raise_signal(number)

@@ -37,8 +37,7 @@ LOCAL = "local"
 # Bytes of memory for messages. Larger ones are on the disk.
 LOCAL_OBJECTS = 256 << 20
 NOT_SENT = [".git", ".venv", "tests", "docs", "site", "data/sample", "data/raw", "data/store"]
-# A probe file in the folder that jobs write to. Each name is new, because NFS caches the names of
-# missing files.
+# A probe file in the folder that jobs write to. NFS caches missing names, so each name is new.
 PROBE = ".seen-by-ray."
 UNSEEN = "unseen"
 CONNECT_S = 5.0
@@ -56,10 +55,6 @@ class RayCluster(Executor):
         address: Address of the head, or "local" for a cluster that ends with the block.
         at_most: Maximum number of jobs at once; None for as many as cores and memory allow.
         folder: Folder that the jobs write to. All machines must see it.
-        threads: Processor threads of a job.
-
-    Raises:
-        UsageError: Ray is not installed, or no cluster answers at the address.
     """
 
     def __init__(
@@ -67,10 +62,8 @@ class RayCluster(Executor):
     ) -> None:
         self._address, self._at_most, self._threads = address, at_most, threads
         self._folder = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
-        self._is_connected = False
         self._running: dict[Any, Job] = {}
-        self._shared = folder.absolute()
-        self._probe = self._shared / f"{PROBE}{token_hex(4)}.tmp"
+        self._probe = folder.absolute() / f"{PROBE}{token_hex(4)}.tmp"
 
     def __enter__(self) -> Self:
         check_cluster(self._address)
@@ -91,7 +84,6 @@ class RayCluster(Executor):
             signal.raise_signal(signal.SIGTERM)
         finally:
             signal.signal(signal.SIGTERM, before)
-        self._is_connected = True
         node = ray.get_runtime_context().get_node_id()
         same_node = NodeAffinitySchedulingStrategy(node, soft=False)
         self._messages = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": same_node})
@@ -100,10 +92,10 @@ class RayCluster(Executor):
         return self
 
     def _connect(self) -> None:
-        n = self._at_most or 1
+        n_jobs = self._at_most or 1
         local_settings = {
-            "num_cpus": n * self._threads,
-            "_memory": n * WORKER_BYTES,
+            "num_cpus": n_jobs * self._threads,
+            "_memory": n_jobs * WORKER_BYTES,
             "object_store_memory": LOCAL_OBJECTS,
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
@@ -126,8 +118,6 @@ class RayCluster(Executor):
     def __exit__(self, *error: object) -> None:
         # Jobs that begin later see no probe file and do nothing.
         self._probe.unlink(missing_ok=True)
-        if not self._is_connected:
-            return
         try:
             self._stop()
             until = monotonic() + STOP_S
@@ -139,7 +129,7 @@ class RayCluster(Executor):
             self._folder.cleanup()
 
     def _stop(self) -> None:
-        """Let running jobs write checkpoints and end. Ray drops jobs that have not started."""
+        # Running jobs write checkpoints and end. Ray drops jobs that have not started.
         for reference in self._running:
             self._ray.cancel(reference)
 
@@ -188,7 +178,7 @@ class RayCluster(Executor):
             return Lost(job, f"was lost ({type(error).__name__})")
         if how == UNSEEN:
             raise PipelineError(
-                f"--ray {self._address}: machine {content[0]} does not see {self._shared}; "
+                f"--ray {self._address}: machine {content[0]} does not see {self._probe.parent}; "
                 "expected a folder that all machines share; choose --data, --store and --out in it"
             )
         return event_of(job, how, *content)
@@ -218,11 +208,7 @@ def _unusable(address: str, error: Exception) -> UsageError:
 
 
 def _do_on_machine(job: Job, queue: Any, cwd: Path, probe: Path) -> tuple[Any, ...]:
-    """Do a job on a machine of the cluster, like `outcome`.
-
-    If this machine does not see the probe file, the job is not done and the result is ("unseen",
-    name of the machine).
-    """
+    """Return the outcome of a job; ("unseen", machine) if this machine sees no probe file."""
     if not os.access(probe, os.F_OK):
         return UNSEEN, socket.gethostname()
     # If the folder is missing on this machine, all paths of the job are absolute.

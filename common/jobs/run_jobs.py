@@ -26,16 +26,12 @@ ALL = "all jobs"
 
 @dataclass(frozen=True)
 class Job:
-    """One independent piece of work, with its input and its resources.
-
-    A repeated job resumes from its files, and ends with the same bytes.
+    """One piece of work. A repeated job resumes from its files, and ends with the same bytes.
 
     Attributes:
         name: Name that no other job of the call has. Users see it.
-        function: Function at the top level of a module. Its result is small.
-        arguments: Arguments of the function: paths and settings, which can be pickled; no arrays.
+        function: Function at the top level of a module. Its arguments and result are small.
         weight: Amount of work, in training steps of a network. Heavier jobs begin first.
-        threads: Processor threads, at least 1.
         after: Names of the jobs that must have ended before.
         repeats: Whether the function is called again and again, until it returns False.
     """
@@ -54,10 +50,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Cost:
-    """The wall time, processor time and peak of resident memory of a piece of work.
+    """The wall time, processor time (with child processes) and peak of resident memory of work.
 
-    The processor time includes that of child processes. `peak_mib` is None if the system does not
-    report it.
+    The peak is None if the system does not report it.
     """
 
     seconds: float
@@ -190,10 +185,7 @@ def chain_weights(jobs: Sequence[Job]) -> dict[str, float]:
 
 
 def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
-    """Do all jobs.
-
-    A job whose worker died is repeated from its last files, in another worker. If a job fails, the
-    jobs that wait for it are not done.
+    """Do all jobs. If a job fails, the jobs that wait for it are not done.
 
     Raises:
         OutOfTime: The time limit was reached. The same jobs resume where they stopped.
