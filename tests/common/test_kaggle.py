@@ -66,57 +66,39 @@ def n_listed(policy: RetryPolicy = POLICY) -> int:
         return len(answer.submissions)
 
 
-@pytest.mark.parametrize("end", ["\r\n", " ", ""])
-@pytest.mark.parametrize("place", ["variables", "kaggle.json"])
-def test_line_ends_around_credentials_do_not_matter(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, end: str
+NEW_TOKEN = f"KGAT_{TOKEN}"
+BY_KEY = {"username": f"{USERNAME}\r\n", "key": f"{KEY} "}
+BY_NEW_TOKEN = {"username": USERNAME, "key": f"{NEW_TOKEN}\r\n"}
+BY_CLIENT = {"refresh_token": "refresh", "access_token": TOKEN, "username": USERNAME}
+BY_CLIENT["access_token_expiration"] = "2999-01-01T00:00:00+00:00"
+# Variables, key files, and the secret that is sent.
+Login = tuple[dict[str, str], dict[str, bytes], str]
+LOGINS: list[Login] = [
+    ({"KAGGLE_USERNAME": f"{USERNAME} ", "KAGGLE_KEY": f"{KEY}\r\n"}, {}, KEY),
+    ({}, {"kaggle.json": json.dumps(BY_KEY).encode("utf-8-sig")}, KEY),
+    ({"KAGGLE_API_TOKEN": f"{NEW_TOKEN}\r\n"}, {}, NEW_TOKEN),
+    ({"KAGGLE_USERNAME": USERNAME, "KAGGLE_KEY": f"{NEW_TOKEN}\r\n"}, {}, NEW_TOKEN),
+    ({}, {"kaggle.json": json.dumps(BY_NEW_TOKEN).encode()}, NEW_TOKEN),
+    ({}, {"access_token": f"{NEW_TOKEN}\r\n".encode()}, NEW_TOKEN),
+    # As written by `kaggle auth login`.
+    ({}, {"credentials.json": json.dumps(BY_CLIENT).encode()}, TOKEN),
+]
+
+
+@pytest.mark.parametrize("login", LOGINS, ids=lambda login: "".join([*login[0], *login[1]]))
+def test_login_finds_the_credentials_wherever_they_are(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, login: Login
 ) -> None:
-    if place == "variables":
-        monkeypatch.setenv("KAGGLE_USERNAME", f"{USERNAME}{end}")
-        monkeypatch.setenv("KAGGLE_KEY", f"{KEY}{end}")
-    else:
-        monkeypatch.delenv("KAGGLE_USERNAME")
-        monkeypatch.delenv("KAGGLE_KEY")
-        text = json.dumps({"username": f"{USERNAME}{end}", "key": f"{KEY}{end}"})
-        write_key_file(tmp_path / "home", text.encode("utf-8-sig"))
+    variables, files, secret = login
+    clear_credentials(monkeypatch, tmp_path / "home")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for name, content in files.items():
+        write_key_file(tmp_path / "home", content, name)
     assert n_listed() == 0
-    (call,) = fake_kaggle.received
-    assert _decoded(call.headers["Authorization"]) == f"{USERNAME}:{KEY}"
-    assert known_secrets() == {KEY}
-
-
-@pytest.mark.parametrize("place", ["KAGGLE_API_TOKEN", "KAGGLE_KEY", "kaggle.json", "access_token"])
-def test_new_token_logs_in_wherever_it_is(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
-) -> None:
-    token = f"KGAT_{TOKEN}"
-    monkeypatch.delenv("KAGGLE_KEY")
-    if place == "kaggle.json":
-        monkeypatch.delenv("KAGGLE_USERNAME")
-        content = json.dumps({"username": USERNAME, "key": f"{token}\r\n"})
-        write_key_file(tmp_path / "home", content.encode())
-    elif place == "access_token":
-        write_key_file(tmp_path / "home", f"{token}\r\n".encode(), "access_token")
-    else:
-        monkeypatch.setenv(place, f"{token}\r\n")
-    n_listed()
-    introspected, listed = fake_kaggle.received
-    assert introspected.json["token"] == token
-    assert listed.headers["Authorization"] == f"Bearer {token}"
-    assert token in known_secrets()
-
-
-def test_login_of_kaggles_own_client_is_used(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("KAGGLE_USERNAME")
-    monkeypatch.delenv("KAGGLE_KEY")
-    login = {"refresh_token": "refresh", "access_token": TOKEN, "username": USERNAME}
-    login["access_token_expiration"] = "2999-01-01T00:00:00+00:00"
-    write_key_file(tmp_path / "home", json.dumps(login).encode(), "credentials.json")
-    n_listed()
-    assert fake_kaggle.received[-1].headers["Authorization"] == f"Bearer {TOKEN}"
-    assert TOKEN in known_secrets()
+    header = fake_kaggle.received[-1].headers["Authorization"]
+    assert header == f"Bearer {secret}" or _decoded(header) == f"{USERNAME}:{secret}"
+    assert secret in known_secrets()
 
 
 @pytest.mark.parametrize(
@@ -254,9 +236,6 @@ def test_no_command_writes_or_prints_a_credential(
 
 def _decoded(header: str) -> str:
     return base64.b64decode(header.partition(" ")[2]).decode()
-
-
-# Sending
 
 
 @dataclass(frozen=True)

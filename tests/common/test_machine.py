@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,24 @@ from common.settings import ROOT
 from tests.support.command_line import python_in
 
 MIB = 1 << 20
-GROUPS = "sys/fs/cgroup"
+NESTED = "user.slice/user-7.slice/session.scope"
+FIRST = "5:memory:{0}\n4:cpu,cpuacct:{0}\n1:name=systemd:/x\n0::/x"
+# Of version 1.
+FIRST_LIMITS = {
+    "memory{0}/memory.limit_in_bytes": str(64 * MIB),
+    "cpu,cpuacct{0}/cpu.cfs_quota_us": "200000",
+    "cpu,cpuacct{0}/cpu.cfs_period_us": "50000",
+}
+UNLIMITED = ("9223372036854771712", "-1", "50000")
+
+
+def limits(memory: str, cpu: str) -> dict[str, str]:
+    return {"memory.max": memory, "cpu.max": cpu}
+
+
+def first_limits(folder: str, values: Iterable[str] = FIRST_LIMITS.values()) -> dict[str, str]:
+    """Return the limits of a group of version 1."""
+    return dict(zip((name.format(folder) for name in FIRST_LIMITS), values, strict=True))
 
 
 @pytest.fixture(autouse=True)
@@ -20,68 +38,45 @@ def _has_96_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(96)), raising=False)
 
 
-def machine(root: Path, groups: str, files: dict[str, str]) -> Path:
-    for name, text in {"proc/self/cgroup": groups, **files}.items():
-        path = root / name
+@pytest.mark.parametrize(
+    ("groups", "files", "n_cores", "n_mib"),
+    [
+        ("0::/", limits("max", "max 100000"), 96, None),
+        ("0::/", limits(str(9 * MIB), "100000 100000"), 1, 9),
+        ("0::/", limits(str(1 << 60), "99900000 100000"), 96, None),
+        ("0::/", limits(str(9 * MIB), "20000 100000"), 1, 9),
+        ("0::/", limits("max", "350000 100000"), 4, None),
+        ("0::/", limits("odd", ""), 96, None),
+        (  # the least limit on the way to the root counts
+            f"0::/{NESTED}",
+            {
+                "user.slice/cpu.max": "800000 100000",
+                "user.slice/user-7.slice/memory.max": str(64 * MIB),
+                "user.slice/user-7.slice/cpu.max": "300000 100000",
+                f"{NESTED}/memory.max": str(128 * MIB),
+                f"{NESTED}/cpu.max": "max 100000",
+                "system.slice/memory.max": str(MIB),  # another's
+            },
+            3,
+            64,
+        ),
+        (FIRST.format("/docker/abc"), first_limits("/docker/abc"), 4, 64),
+        # A container sees its own group as the root.
+        (FIRST.format("/docker/abc"), first_limits(""), 4, 64),
+        (FIRST.format("/../sibling"), first_limits(""), 4, 64),
+        (FIRST.format("/docker/abc"), first_limits("", UNLIMITED), 96, None),
+    ],
+)
+def test_limits_of_control_groups_count(
+    groups: str, files: dict[str, str], n_cores: int, n_mib: int | None, tmp_path: Path
+) -> None:
+    whole = granted(tmp_path / "none")[1]
+    written = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in {"proc/self/cgroup": groups, **written}.items():
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
-    return root
-
-
-@pytest.mark.parametrize(
-    ("memory", "cpu", "want"),
-    [
-        ("max", "max 100000", (96, None)),
-        (str(9 * MIB), "100000 100000", (1, 9)),
-        (str(1 << 60), "99900000 100000", (96, None)),
-        (str(9 * MIB), "20000 100000", (1, 9)),
-        ("max", "350000 100000", (4, None)),
-        ("odd", "", (96, None)),
-    ],
-)
-def test_container_has_the_limits_of_its_group(
-    memory: str, cpu: str, want: tuple[int, int | None], tmp_path: Path
-) -> None:
-    files = {f"{GROUPS}/memory.max": memory, f"{GROUPS}/cpu.max": cpu}
-    n_cores, n_bytes = granted(machine(tmp_path, "0::/", files))
-    whole = granted(tmp_path / "none")[1]
-    assert (n_cores, n_bytes) == (want[0], whole if want[1] is None else want[1] * MIB)
-
-
-def test_least_limit_on_the_way_to_the_root_counts(tmp_path: Path) -> None:
-    group = "user.slice/user-7.slice/session.scope"
-    files = {
-        f"{GROUPS}/user.slice/cpu.max": "800000 100000",
-        f"{GROUPS}/user.slice/user-7.slice/memory.max": str(64 * MIB),
-        f"{GROUPS}/user.slice/user-7.slice/cpu.max": "300000 100000",
-        f"{GROUPS}/{group}/memory.max": str(128 * MIB),
-        f"{GROUPS}/{group}/cpu.max": "max 100000",
-        f"{GROUPS}/system.slice/memory.max": str(MIB),  # another's
-    }
-    assert granted(machine(tmp_path, f"0::/{group}", files)) == (3, 64 * MIB)
-
-
-@pytest.mark.parametrize(
-    ("group", "inside"),
-    [
-        ("/docker/abc", "docker/abc"),
-        ("/docker/abc", "."),  # a container sees its own group as the root
-        ("/../sibling", "."),
-    ],
-)
-@pytest.mark.parametrize("is_limited", [True, False])
-def test_groups_of_version_1_are_found(
-    group: str, inside: str, is_limited: bool, tmp_path: Path
-) -> None:
-    memory = str(64 * MIB) if is_limited else "9223372036854771712"
-    files = {
-        f"{GROUPS}/memory/{inside}/memory.limit_in_bytes": memory,
-        f"{GROUPS}/cpu,cpuacct/{inside}/cpu.cfs_quota_us": "200000" if is_limited else "-1",
-        f"{GROUPS}/cpu,cpuacct/{inside}/cpu.cfs_period_us": "50000",
-    }
-    groups = f"5:memory:{group}\n4:cpu,cpuacct:{group}\n1:name=systemd:/x\n0::/x"
-    whole = granted(tmp_path / "none")
-    assert granted(machine(tmp_path, groups, files)) == ((4, 64 * MIB) if is_limited else whole)
+    assert granted(tmp_path) == (n_cores, whole if n_mib is None else n_mib * MIB)
 
 
 def test_systems_without_affinity_or_memory_size_have_all_cores(
