@@ -19,10 +19,7 @@ _MAX_QUOTE_LENGTH = 200
 
 
 def known_secrets() -> frozenset[str]:
-    """Return the credentials in the environment and in Kaggle's key files.
-
-    Words of fewer than 8 characters are left out.
-    """
+    """Return the credentials in the environment and in Kaggle's key files."""
     secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
     files = [folder / name for folder in _folders() for name in _SECRET_FILES]
     # A variable may contain the path of a token file.
@@ -57,10 +54,7 @@ class Login(NamedTuple):
 
 
 def find_login() -> Login:
-    """Find the user's credentials, without blanks and line ends around them.
-
-    A new token begins with KGAT_ and is no key, but many users put it in the place of the key.
-    """
+    """Find the user's credentials, without blanks and line ends around them."""
     from kagglesdk.kaggle_env import get_access_token_from_env
 
     table = texts_in(key_file())
@@ -70,6 +64,7 @@ def find_login() -> Login:
         token = (get_access_token_from_env()[0] or "").strip()
     except ValueError:  # a file that is no text
         token = ""
+    # Many users put a new token in the place of the key.
     if key.startswith("KGAT_") and not token:
         token = key
     return Login(username.strip(), key, token)
@@ -93,9 +88,8 @@ def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
     secrets = [secret.encode(errors="backslashreplace") for secret in known_secrets()]
     for name, content in files:
         if any(secret in content for secret in secrets):
-            raise PipelineError(
-                f"{name}: contains a Kaggle credential of this machine; take it out"
-            )
+            fault = "contains a Kaggle credential of this machine; take it out"
+            raise PipelineError(f"{name}: {fault}")
 
 
 def refuse_link(path: Path) -> None:
@@ -114,10 +108,7 @@ def content_to_send(path: Path) -> bytes:
 
 
 def texts_in(file: Path) -> dict[str, str]:
-    """Return the texts of a JSON file by key, or {"key": all text} of another file.
-
-    The result is empty if the file cannot be read.
-    """
+    """Return the texts of a JSON file by key, {"key": text} of another one, {} if unreadable."""
     try:
         content = file.read_bytes()
         is_json = file.suffix == ".json"

@@ -14,7 +14,7 @@ class PipelineError(Exception):
 
     The message is one line: the place (file, key, row), the problem, the expected content and, if
     needed, the remedy. Unprintable characters are escaped, credentials in addresses are removed,
-    and a long message is cut in its middle. The command line exits with 1.
+    and a long message is cut in its middle. The exit code is 1.
     """
 
     def __init__(self, message: str) -> None:
@@ -24,24 +24,15 @@ class PipelineError(Exception):
 
 
 class UnreadableError(PipelineError):
-    """The system cannot read a file now, for example because a file server fails.
-
-    The file may be sound, so no command leaves it out or removes it.
-    """
+    """The system cannot read a file now. It may be sound, so no command leaves it out."""
 
 
 class OutOfTime(Exception):  # noqa: N818 — no error
-    """The time limit has ended the work, which the same command resumes. This is no fault.
-
-    The command line prints one line and exits with 0.
-    """
+    """The time limit has ended the work, which the same command resumes. The exit code is 0."""
 
 
 class UsageError(PipelineError):
-    """The command line or a recipe is wrong: an unknown recipe key, a folder that is in the way.
-
-    The command line prints the message and exits with 2.
-    """
+    """The command line or a recipe is wrong, or a folder is in the way. The exit code is 2."""
 
 
 @contextmanager

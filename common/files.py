@@ -57,8 +57,7 @@ FAST_ZLIB = importlib.import_module("zlib_ng.zlib_ng" if find_spec("zlib_ng") el
 def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`, and rename it to `path` if the block succeeds.
 
-    The temporary file is removed if the block raises. Parent folders are created. A durable file
-    is flushed to the disk before the rename, so it is whole even after a loss of power.
+    A durable file is flushed to the disk before, so it is whole even after a loss of power.
     """
     with _temporary_beside(path) as temporary:
         yield temporary
@@ -129,10 +128,8 @@ def flush(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text as UTF-8 with Unix line ends, whole or not at all.
-
-    Half a surrogate pair, which UTF-8 cannot encode, becomes an escape.
-    """
+    """Write text as UTF-8 with Unix line ends, whole or not at all."""
+    # UTF-8 cannot encode half a surrogate pair.
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
@@ -231,12 +228,9 @@ def map_file(file: IO[bytes]) -> mmap.mmap:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Lock a folder for a thread, process or host. A line reports a long wait.
+    """Lock a folder for a thread, process or host. Without `wait`, a lock in use is an error.
 
     The system releases the lock of a dead process. The file of the lock may remain.
-
-    Raises:
-        UsageError: Another process has the lock, and `wait` is false.
     """
     from filelock import FileLock
 
@@ -246,12 +240,10 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         try:
             lock.acquire(timeout=SILENT_S if wait else RETRY_S)
         except TimeoutError:
-            message = (
-                f"{path.parent}: another process works in it (lock {path}); wait for it to end"
-            )
+            fault = f"{path.parent}: another process works in it (lock {path}); wait for it to end"
             if not wait:
-                raise UsageError(message) from None
-            log.info(f"note: {message}")
+                raise UsageError(fault) from None
+            log.info(f"note: {fault}")
             lock.acquire()
     except OSError as error:
         raise unwritable(path.parent, error) from error
@@ -266,11 +258,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock a run folder for this process, and remove temporary files of killed processes.
-
-    Raises:
-        UsageError: Another process works in the folder.
-    """
+    """Lock a run folder for this process, and remove temporary files of killed processes."""
     with locked(folder / LOCK, wait=False):
         sweep(folder)
         yield
@@ -282,10 +270,7 @@ def checksum_of(content: bytes) -> str:
 
 
 def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write bytes and their checksum, whole or not at all.
-
-    The checksum replaces the zeros of the last `UNSEALED` in the content.
-    """
+    """Write bytes whose last `UNSEALED` is replaced by their checksum, whole or not at all."""
     start, whole = content.rfind(MARK) + len(MARK), memoryview(content)
     parts = whole[:start], checksum_of(content).encode(), whole[start + len(ZEROS) :]
     with atomic_path(path, durable=durable) as temporary, temporary.open("wb") as file:
@@ -326,8 +311,8 @@ def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> "pl.DataF
     try:
         table = pl.read_parquet(read_bytes(path))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise PipelineError(f"{path}: cannot be read: {first}") from error
+        first_line = str(error).partition("\n")[0]
+        raise PipelineError(f"{path}: cannot be read: {first_line}") from error
     if schema is not None and dict(table.schema) != schema:
         columns = ", ".join(table.columns)
         raise PipelineError(f"{path}: has columns {columns}; expected {', '.join(schema)}")

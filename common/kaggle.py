@@ -86,10 +86,7 @@ class KaggleSession:
         return name if "/" in name else f"{self.username}/{name}"
 
     def call(self, service: str, method: str, facts: Mapping[str, Any]) -> Any:
-        """Call a method of a Kaggle service, for example "get_kernel" of "kernels".
-
-        `facts` are the fields of the request by their JSON keys.
-        """
+        """Call a method of a service, with the fields of the request by their JSON keys."""
         api = _APIS[service]
         types = import_module(f"kagglesdk.{service}.types.{api}_service")
         request = getattr(types, f"Api{method.title().replace('_', '')}Request").from_dict(facts)
@@ -115,15 +112,13 @@ class KaggleSession:
 
 @contextmanager
 def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[KaggleSession]:
-    """Yield an authenticated session. Every error of the block becomes one line without secrets.
-
-    An error has no cause, because the cause may contain credentials.
-    """
+    """Yield an authenticated session. An error of the block is one line without secrets."""
     session = KaggleSession(action, policy)
     try:
         ask(session, session.log_in)
         with session.client:
             yield session
+    # The cause of an error may contain credentials.
     except PipelineError as error:
         raise type(error)(redact(str(error))) from None
     except Exception as error:
@@ -176,10 +171,8 @@ class Refusal(NamedTuple):
     """An answer with which Kaggle refused a request, or its server failed."""
 
     status: int
-    # The Retry-After header; "" if there is none.
-    retry_after: str
-    # Kaggle's message as the end of a line; "" if there is none.
-    quote: str
+    retry_after: str  # header
+    quote: str  # Kaggle's message as the end of a line
 
 
 def refusal_of(error: BaseException) -> Refusal | None:
@@ -232,11 +225,8 @@ def send_once(
     """Send a request that must not act twice.
 
     It is repeated only if Kaggle has certainly not acted: it was busy (HTTP 429) or not reached.
-    After any other failure, Kaggle is asked for about a minute whether the request has arrived. If
-    not, the error says so, and nothing is sent again.
-
-    Args:
-        arrived: Function that asks Kaggle for the result of the request; None if there is none.
+    After any other failure, `arrived` asks Kaggle for about a minute for the result. Without one,
+    the error says so, and nothing is sent again.
     """
 
     def attempt() -> T:

@@ -20,11 +20,7 @@ MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of `ru_maxrss
 
 
 def granted(root: Path = Path("/")) -> tuple[int, int]:
-    """Return the number of cores and the bytes of memory that this process may use.
-
-    The bytes are `sys.maxsize` if the system hides them. `root` has proc/self and the mount points
-    of the control groups.
-    """
+    """Return the cores and the bytes of memory (`sys.maxsize` if unknown) of this process."""
     affinity = getattr(os, "sched_getaffinity", None)  # of Linux only
     n_cores, n_bytes = len(affinity(0)) if affinity else os.cpu_count() or 1, _installed_bytes()
     with suppress(OSError, ValueError):

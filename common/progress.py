@@ -82,10 +82,7 @@ def watched_by(watcher: Watcher | None) -> AbstractContextManager[None]:
 
 
 def reporting_as(job: str) -> AbstractContextManager[None]:
-    """Report the progress in this block under the name of one of several parallel jobs.
-
-    The job lasts from step to step. It is done when a step with the name of the job is done.
-    """
+    """Report progress under the name of a parallel job, which ends with a step of that name."""
     return _with_value(_job, job)
 
 

@@ -54,14 +54,7 @@ class FrozenConfig(BaseModel):
 
     @classmethod
     def from_table(cls, table: dict[str, Any], *, source: str, above: str = "") -> Self:
-        """Check a table of settings.
-
-        Args:
-            above: Text in front of the keys in messages, for example "inner.".
-
-        Raises:
-            UsageError: A key is unknown, or a value is wrong. The message names the dotted key.
-        """
+        """Check a table of settings. An error names the dotted key, with `above` in front."""
         try:
             # As JSON, because strict Python would also refuse a list where a tuple is typed.
             strict = cls.model_config.get("strict", True)
@@ -91,10 +84,7 @@ class FrozenConfig(BaseModel):
 
 
 def default_data_dir() -> Path:
-    """Return the data folder: PIPELINE_DATA, else Kaggle's mount, data/raw, or the sample.
-
-    For data/raw, it is the folder itself or the one that `fetch` fills.
-    """
+    """Return the data folder: PIPELINE_DATA, else Kaggle's mount, data/raw, or the sample."""
     variable = os.environ.get("PIPELINE_DATA")
     if variable:
         if not Path(variable).is_dir():
@@ -144,11 +134,7 @@ def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[st
 
 
 def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recipe") -> Path:
-    """Find a recipe by its name in `folder`, or by the path of a .toml file.
-
-    Raises:
-        UsageError: There is no such file. The message lists the names in the folder.
-    """
+    """Find a recipe by its name in `folder`, or by the path of a .toml file."""
     is_file = name_or_file.endswith(".toml")
     path = Path(name_or_file) if is_file else folder / f"{name_or_file}.toml"
     if os.path.isfile(path):  # noqa: PTH113 — False for a name that no file can have
@@ -166,9 +152,6 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
 
     A value that is not TOML (a bare word) is a string, also inside a list. So `--set
     features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
-
-    Raises:
-        UsageError: An override has no "=", or the parent of its key is not a table.
     """
     result = deepcopy(table)
     for override in overrides:
@@ -180,13 +163,7 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
 
 
 def set_value(table: dict[str, Any], key: str, value: Any, *, source: str) -> None:
-    """Set the value of a dotted key in place, and create missing parents.
-
-    A part of the key in double quotes may contain dots.
-
-    Raises:
-        UsageError: A parent of the key is not a table.
-    """
+    """Set the value of a dotted key in place. A part in double quotes may contain dots."""
     *parents, last = (part.strip('"') for part in UNQUOTED_DOT.split(key))
     for parent in parents:
         table = table.setdefault(parent, {})
