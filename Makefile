@@ -72,7 +72,7 @@ coverage: $(VENV)/.dev  ## the same with the share of lines that they run; fails
 docs: $(VENV)/.docs  ## the pages of docs/ as a site, into site/
 	$(BIN)/mkdocs build --strict
 
-FUZZ_DOORS := npz hlo text submission recipe measured booster program weights folder
+FUZZ_DOORS := npz hlo text submission recipe measured
 fuzz: $(VENV)/.fuzz  ## ten minutes of coverage-guided fuzzing of each door for files from outside
 	for door in $(FUZZ_DOORS); do $(BIN)/python -m tests.drills.fuzz $$door --minutes 10 || exit 1; done
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import atheris
 
-WATCHED = ["common", "data", "models.config", "models.trees", "models.run_folder"]
-WATCHED += ["ensembles.ranking", "ensembles.trained_models", "submissions", "tomllib"]
+WATCHED = ["common", "data", "models.config", "ensembles.ranking", "submissions", "tomllib"]
 
 with atheris.instrument_imports(include=WATCHED, enable_loader_override=False):
     from tests.drills.fuzz.doors import DOORS, mutate_npz, try_door

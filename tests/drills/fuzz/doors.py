@@ -3,44 +3,27 @@
 import functools
 import gzip
 import io
-import json
-import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import lightgbm
 import numpy as np
-import torch
 
 from common.errors import PipelineError
-from common.files import checksum_of, read_json
 from common.settings import CONFIGS, SAMPLE
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import LayoutGraph
 from data.hlo.files import unpack
 from data.hlo.formats import split_modules
 from data.hlo.programs import read_programs
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph, load_graph
 from ensembles.ranking.suggest import read_runtimes
-from ensembles.trained_models import find_models
-from features.statistics.configs import statistics_names
 from models.config.recipe import load_recipe
-from models.registry import load_model
-from models.training.loop import load_tensors, save_tensors
-from models.trees.boosting import read_booster
-from models.trees.column_features import column_features
-from models.trees.config_columns import ConfigColumnsRanker, LearnedProgram
-from models.trees.siblings import signature_of
 from submissions.check import check_submission, read_submission
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 
-BOOSTER_NAMES = ["a", "b", "c"]
-SEPARATOR = b"\n#----\n"
 MAX_MESSAGE = 4_000  # characters
 
 
@@ -125,29 +108,6 @@ def _text_seeds() -> Iterator[bytes]:
     yield gzip.compress(b"HloModule c\nENTRY e { ROOT p = f32[] parameter(0) }")
 
 
-def _enter_booster(path: Path) -> None:
-    read_booster(path, BOOSTER_NAMES).predict(np.ones((2, len(BOOSTER_NAMES))))
-
-
-def _booster_seeds() -> Iterator[bytes]:
-    rows = np.random.default_rng(0).random((200, len(BOOSTER_NAMES)))
-    for objective, leaves in (("lambdarank", 4), ("regression", 2)):
-        parameters = {"objective": objective, "num_leaves": leaves, "verbose": -1}
-        labels = (rows[:, 0] * 4).astype(int)
-        data = lightgbm.Dataset(rows, labels, group=[200], feature_name=BOOSTER_NAMES)
-        text = lightgbm.train(parameters, data, 2).model_to_string()
-        yield text.partition("feature_importances")[0].encode()
-
-
-def _weights_seeds() -> Iterator[bytes]:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.safetensors"
-        for tensors in ({"a": torch.zeros(2, 3)}, {"a": torch.ones(1), "b": torch.ones(2).half()}):
-            save_tensors(path, tensors, {"scaling": "log1p"})
-            # Without the checksum, so that the fuzzer reaches the library.
-            yield re.sub(rb"crc32:[0-9a-f]{8}", b"crc32-00000000", path.read_bytes())
-
-
 @functools.cache
 def _graph() -> NamedGraph:
     return load_graph(min((SAMPLE / "npz/layout").rglob("*.npz"), key=lambda p: p.stat().st_size))
@@ -156,47 +116,6 @@ def _graph() -> NamedGraph:
 def _measured_seeds() -> Iterator[bytes]:
     yield b"config,config_hash,runtime_ns\n0,,1000\n1,,2000.5\n2,,\n3,,inf\n"
     yield b'\xef\xbb\xbfconfig,runtime_ns\r\n"0","7e3"\r\n'
-
-
-def _enter_program(path: Path) -> None:
-    program = read_json(path, LearnedProgram, expected="a learned program")
-    graph = _graph().graph
-    scores = ConfigColumnsRanker(path, {graph.file.name: program}, "all", 1).score(graph)
-    assert scores is None or len(scores) == graph.n_configs
-
-
-def _program_seeds() -> Iterator[bytes]:
-    graph = _graph().graph
-    assert isinstance(graph, LayoutGraph)
-    program = LearnedProgram(
-        name=graph.file.name,
-        signature=signature_of(graph),
-        features=column_features(graph, np.arange(min(graph.n_configs, 3))),
-        weights={"linear": 1.0},
-        linear=dict.fromkeys(statistics_names("layout", "all"), (0.5, 10.0)),
-    )
-    for weights in ({"linear": 1.0}, {"columns": 0.5, "linear": 0.5}):
-        yield program.model_copy(update={"weights": weights}).model_dump_json().encode()
-
-
-def _enter_folder(path: Path) -> None:
-    """Read a run folder whose config.toml, DONE and linear.json are the parts of one input."""
-    folder = path.with_suffix("")
-    folder.mkdir(exist_ok=True)
-    parts = path.read_bytes().split(SEPARATOR)
-    for name, content in zip(("config.toml", "DONE", "linear.json"), parts, strict=False):
-        (folder / name).write_bytes(content)
-    find_models(folder)
-    load_model(folder)
-
-
-def _folder_seeds() -> Iterator[bytes]:
-    weights = json.dumps(dict.fromkeys(statistics_names("layout", "all"), (0.5, 10.0)))
-    for more in ("", 'collections = ["layout:xla:random"]\n'):
-        config = f'model = "layout_linear"\nseed = 0\ncollection = "layout:xla:random"\n{more}'
-        config += '[recipe]\nname = "a"\nfit_on = ["train"]\n'
-        done = f"done\n{checksum_of(weights.encode())} linear.json\n"
-        yield SEPARATOR.join(part.encode() for part in (config, done, weights))
 
 
 def _enter_submission(path: Path) -> None:
@@ -218,12 +137,8 @@ def _recipe_seeds() -> Iterator[bytes]:
 
 DOORS = {
     "npz": Door(".npz", _enter_npz, _npz_seeds, 1 << 20),
-    "booster": Door(".txt", _enter_booster, _booster_seeds, 1 << 14),
-    "folder": Door(".run", _enter_folder, _folder_seeds, 1 << 16),
     "measured": Door(".csv", lambda p: read_runtimes(p, _graph()), _measured_seeds, 1 << 12),
-    "program": Door(".json", _enter_program, _program_seeds, 1 << 17),
     "text": Door(".mlir", _enter_text, _text_seeds, 1 << 16),
-    "weights": Door(".safetensors", load_tensors, _weights_seeds, 1 << 14),
     "hlo": Door(".pb", read_programs, _hlo_seeds, 1 << 18),
     "submission": Door(".csv", _enter_submission, _submission_seeds, 1 << 18),
     "recipe": Door(".toml", lambda path: load_recipe(str(path)), _recipe_seeds, 1 << 17),
