@@ -1,4 +1,4 @@
-"""Every page's links lead somewhere, and its commands are ones that the program takes."""
+"""Links, commands, keys, messages and numbers of the pages exist in the program."""
 
 import json
 import re
@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import typer
+from pydantic import BaseModel
 
 from common.settings import ROOT
 from models.config.recipe import load_recipe
+from pipeline import reference
 from pipeline.__main__ import app
+from submissions.run_report import CollectionReport, RunReport
 from tests.support.command_line import call, parse
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,7 +35,11 @@ COMMANDS = sorted(
         if line.startswith(CALL)
     }
 )
-REPRODUCE = TEXTS[ROOT / "docs" / "guides" / "compete.md"]
+COMPETE, FILES, ERRORS = (
+    TEXTS[ROOT / "docs" / page]
+    for page in ("guides/compete.md", "reference/files.md", "reference/errors.md")
+)
+PACKAGES = ("common", "data", "models", "submissions", "pipeline")
 
 
 def anchors(text: str) -> set[str]:
@@ -83,11 +90,30 @@ def test_every_key_that_is_set_is_one_of_a_recipe() -> None:
 
 def test_settings_with_reasons_are_those_of_the_recipe() -> None:
     recipe = load_recipe("leaderboard").model_dump()
-    rows = re.findall(r"^\| `([a-z_.]+) = (.+?)` \|", REPRODUCE, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z_.]+) = (.+?)` \|", COMPETE, flags=re.MULTILINE)
     assert len(rows) > 5
     for key, value in rows:
         setting = reduce(getitem, key.split("."), recipe)
         assert setting == type(setting)(tomllib.loads(f"value = {value}")["value"]), key
+
+
+@pytest.mark.parametrize("record", [RunReport, CollectionReport])
+def test_every_key_of_a_report_is_on_the_page(record: type[BaseModel]) -> None:
+    assert [key for key in record.model_fields if f"`{key}`" not in FILES] == []
+
+
+def test_every_message_on_the_page_is_one_of_the_program() -> None:
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    section = ERRORS.split("## Frequent errors")[1]
+    messages = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    assert len(messages) > 10
+    assert [message for message in messages if message not in source] == []
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    page = reference.PAGE.read_text(encoding="utf-8")
+    assert page == reference.page(), "run `.venv/bin/python -m pipeline.reference`"
 
 
 def planned(*words: object) -> dict[str, Any]:
@@ -99,7 +125,7 @@ def planned(*words: object) -> dict[str, Any]:
 def test_the_costs_on_the_page_are_those_of_the_plan() -> None:
     costs = planned("--recipe", "leaderboard-small", "--gpu", "t4")
     for name, value in (("GPU", costs["gpu_hours"]), ("CPU", costs["cpu_hours"])):
-        printed = re.findall(rf"^{name} +([\d.]+) h ", REPRODUCE, flags=re.MULTILINE)
+        printed = re.findall(rf"^{name} +([\d.]+) h ", COMPETE, flags=re.MULTILINE)
         assert [float(hours) for hours in printed] == [float(f"{value:.2g}")], name
 
 
@@ -110,10 +136,10 @@ CARDS = {"one T4": ("t4", 1), "two T4": ("t4", 2), "one H100": ("h100", 1)}
 
 
 def test_hours_and_disk_of_each_hardware_are_those_of_the_plan() -> None:
-    rows = HARDWARE.findall(REPRODUCE)
+    rows = HARDWARE.findall(COMPETE)
     assert len(rows) == 5
     assert [row.group() for row in HARDWARE.finditer(TEXTS[ROOT / "README.md"])] == [
-        row.group() for row in HARDWARE.finditer(REPRODUCE)
+        row.group() for row in HARDWARE.finditer(COMPETE)
     ]
     for hardware, recipe, hours, gib in rows:
         gpu, n = next((card for key, card in CARDS.items() if key in hardware), ("none", 1))
