@@ -33,10 +33,8 @@ def known_secrets() -> frozenset[str]:
 def _folders() -> list[Path]:
     home = os.path.expanduser("~")  # noqa: PTH111 — without a home it stays "~", as for the client
     config = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    configured = os.environ.get("KAGGLE_CONFIG_DIR")
-    return [
-        Path(folder) for folder in (configured, f"{home}/.kaggle", f"{config}/kaggle") if folder
-    ]
+    folders = (os.environ.get("KAGGLE_CONFIG_DIR"), f"{home}/.kaggle", f"{config}/kaggle")
+    return [Path(folder) for folder in folders if folder]
 
 
 def key_file() -> Path:

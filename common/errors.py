@@ -18,9 +18,9 @@ class PipelineError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        printed, half = escaped(hide_credentials(message)), MAX_CHARACTERS // 2
-        is_short = len(printed) <= MAX_CHARACTERS
-        super().__init__(printed if is_short else f"{printed[:half]} … {printed[-half:]}")
+        line, half = escaped(hide_credentials(message)), MAX_CHARACTERS // 2
+        is_short = len(line) <= MAX_CHARACTERS
+        super().__init__(line if is_short else f"{line[:half]} … {line[-half:]}")
 
 
 class UnreadableError(PipelineError):

@@ -87,10 +87,10 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
         temporary.open("xb").close()
         yield temporary
     except OSError as error:
-        ours = (None, *map(str, (temporary, *temporary.parents)))
+        paths = (None, *map(str, (temporary, *temporary.parents)))
         # An error without a name is one of writing: reads name their file, and the rest is network.
         is_network = error.errno is None or isinstance(error, ConnectionError | TimeoutError)
-        if is_network or error.filename not in ours:
+        if is_network or error.filename not in paths:
             raise
         raise unwritable(path, error) from error
     finally:
@@ -271,8 +271,8 @@ def checksum_of(content: bytes) -> str:
 
 def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write bytes whose last `UNSEALED` is replaced by their checksum, whole or not at all."""
-    start, whole = content.rfind(MARK) + len(MARK), memoryview(content)
-    parts = whole[:start], checksum_of(content).encode(), whole[start + len(ZEROS) :]
+    start, view = content.rfind(MARK) + len(MARK), memoryview(content)
+    parts = view[:start], checksum_of(content).encode(), view[start + len(ZEROS) :]
     with atomic_path(path, durable=durable) as temporary, temporary.open("wb") as file:
         file.writelines(parts)
 
@@ -290,8 +290,8 @@ def check_seal(path: Path, remedy: str) -> None:
 
 
 def _unsealed_checksum(content: mmap.mmap, start: int) -> bytes:
-    with memoryview(content) as whole, whole[:start] as before, whole[start + len(ZEROS) :] as rest:
-        checksum = FAST_ZLIB.crc32(rest, FAST_ZLIB.crc32(ZEROS, FAST_ZLIB.crc32(before)))
+    with memoryview(content) as view, view[:start] as before, view[start + len(ZEROS) :] as after:
+        checksum = FAST_ZLIB.crc32(after, FAST_ZLIB.crc32(ZEROS, FAST_ZLIB.crc32(before)))
     return f"{checksum:08x}".encode()
 
 

@@ -220,13 +220,16 @@ def ask(session: KaggleSession, call: Callable[[], T]) -> T:
 
 
 def send_once(
-    session: KaggleSession, send: Callable[[], T], arrived: Callable[[], T | None], in_doubt: str
+    session: KaggleSession,
+    send: Callable[[], T],
+    find_result: Callable[[], T | None],
+    in_doubt: str,
 ) -> T:
     """Send a request that must not act twice.
 
     It is repeated only if Kaggle has certainly not acted: it was busy (HTTP 429) or not reached.
-    After any other failure, `arrived` asks Kaggle for about a minute for the result. Without one,
-    the error says so, and nothing is sent again.
+    After any other failure, `find_result` asks Kaggle for about a minute. If it returns None, the
+    error says so, and nothing is sent again.
     """
 
     def attempt() -> T:
@@ -239,7 +242,7 @@ def send_once(
             if never_acted_on(error):
                 raise
             log.info(f"{session.action}: no clear answer; asking Kaggle whether it has arrived")
-            result = _look(session, arrived)
+            result = _look(session, find_result)
             if result is None:
                 raise PipelineError(f"{_explain(error, session.action)}; {in_doubt}") from None
             return result
@@ -272,11 +275,11 @@ def upload_file(
     return ask(session, attempt)
 
 
-def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:
+def _look(session: KaggleSession, find_result: Callable[[], T | None]) -> T | None:
     for pause_s in LOOK_AFTER_S:
         session.policy.sleep(pause_s)
         try:
-            result = arrived()
+            result = find_result()
         # This check got no answer either, so the next one decides.
         except Exception as error:
             log.debug(f"Kaggle gives no answer:  {type(error).__name__}")

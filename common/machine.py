@@ -20,9 +20,10 @@ MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of `ru_maxrss
 
 
 def granted(root: Path = Path("/")) -> tuple[int, int]:
-    """Return the cores and the bytes of memory (`sys.maxsize` if unknown) of this process."""
+    """Return the number of cores and the bytes of memory that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # of Linux only
-    n_cores, n_bytes = len(affinity(0)) if affinity else os.cpu_count() or 1, _installed_bytes()
+    n_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):
         for group in _control_groups(root):
             for name in ("memory.max", "memory.limit_in_bytes"):
@@ -32,12 +33,6 @@ def granted(root: Path = Path("/")) -> tuple[int, int]:
                 if quota_us > 0:
                     n_cores = min(n_cores, max(1, round(quota_us / period_us)))
     return n_cores, n_bytes
-
-
-def _installed_bytes() -> int:
-    with suppress(OSError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return sys.maxsize
 
 
 def _numbers(*files: Path) -> list[int]:

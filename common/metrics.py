@@ -92,12 +92,12 @@ def ordered_pair_accuracy(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
     Returns:
         A value in [0, 1]; nan if no two runtimes differ.
     """
-    tau, judged = kendall_tau(scores, runtime), _pairs_apart(runtime)
-    if not judged:
+    tau, n_judged = kendall_tau(scores, runtime), _pairs_apart(runtime)
+    if not n_judged:
         return math.nan
     # tau-b is the number of right pairs minus that of wrong pairs, divided by these roots.
-    excess = round(tau * math.sqrt(_pairs_apart(scores)) * math.sqrt(judged))
-    return (judged + excess) / 2 / judged
+    excess = round(tau * math.sqrt(_pairs_apart(scores)) * math.sqrt(n_judged))
+    return (n_judged + excess) / 2 / n_judged
 
 
 def slowdown_at_k(ranking: NDArray[Any], runtime: NDArray[Any], k: int) -> float:
@@ -188,14 +188,14 @@ def family_folds(families: Sequence[str], n_folds: int, seed: int) -> NDArray[np
         raise UsageError(f"folds = {n_folds}: expected at least 2, one to hold out, one to learn")
     names, family, sizes = np.unique(families, return_inverse=True, return_counts=True)
     if len(names) < n_folds:
-        listed = ", ".join(names) or "none"
+        text = ", ".join(names) or "none"
         raise PipelineError(
-            f"{len(families)} train graphs are of {len(names)} architectures ({listed}); expected "
+            f"{len(families)} train graphs are of {len(names)} architectures ({text}); expected "
             f"at least {n_folds}, one per fold; lower `folds` or add data"
         )
-    shuffled = np.random.default_rng(seed).permutation(len(names))
+    order = np.random.default_rng(seed).permutation(len(names))
     fold_of, fold_sizes = np.zeros(len(names), np.int64), np.zeros(n_folds, np.int64)
-    for number in sorted(shuffled, key=lambda number: -sizes[number]):
+    for number in sorted(order, key=lambda number: -sizes[number]):
         fold_of[number] = fold_sizes.argmin()
         fold_sizes[fold_of[number]] += sizes[number]
     return fold_of[family]
@@ -282,9 +282,9 @@ def share_above_zero(draws: Floats) -> float:
     Returns:
         The probability, in [0, 1].
     """
-    ordered, levels = np.sort(draws), np.linspace(0, 1, len(draws))
-    at_most = np.interp(0.0, ordered, levels)
-    below = 1 - np.interp(0.0, -ordered[::-1], levels)
+    ascending, levels = np.sort(draws), np.linspace(0, 1, len(draws))
+    at_most = np.interp(0.0, ascending, levels)
+    below = 1 - np.interp(0.0, -ascending[::-1], levels)
     return float(1 - np.clip(0.5, below, at_most))
 
 

@@ -23,27 +23,27 @@ _job: ContextVar[str] = ContextVar("teller", default="")
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
-def progress(what: str, done: int, total: int) -> None:
+def progress(work: str, n_done: int, n_steps: int) -> None:
     """Report to the watcher, if any, how many steps are done. 0 means that the work begins."""
     watcher = _watcher.get()
     if watcher:
-        watcher(what, done, total)
+        watcher(work, n_done, n_steps)
 
 
-def each(what: str, items: Sequence[T]) -> Iterator[T]:
+def each(work: str, items: Sequence[T]) -> Iterator[T]:
     """Yield items, and report how many of them are done."""
-    for done, item in enumerate(items):
-        progress(what, done, len(items))
+    for n_done, item in enumerate(items):
+        progress(work, n_done, len(items))
         yield item
-    progress(what, len(items), len(items))
+    progress(work, len(items), len(items))
 
 
 @contextmanager
-def in_one_step(what: str) -> Iterator[None]:
+def in_one_step(work: str) -> Iterator[None]:
     """Report the block as work of one step."""
-    progress(what, 0, 1)
+    progress(work, 0, 1)
     yield
-    progress(what, 1, 1)
+    progress(work, 1, 1)
 
 
 class _LogHandler(logging.Handler):
@@ -86,9 +86,9 @@ def reporting_as(job: str) -> AbstractContextManager[None]:
     return _with_value(_job, job)
 
 
-def reporter_name(what: str) -> str:
-    """Return the name of the job that reports the present progress; `what` if no job is set."""
-    return _job.get() or what
+def reporter_name(work: str) -> str:
+    """Return the name of the job that reports the present progress; `work` if no job is set."""
+    return _job.get() or work
 
 
 def time_limit(max_minutes: float | None) -> AbstractContextManager[None]:

@@ -32,8 +32,8 @@ def _git(root: Path, *arguments: str) -> str:
     # In a git hook, variables name another checkout.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     command = ["git", "-C", str(root), *arguments]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=30, env=environment)  # noqa: S603
-    return os.fsdecode(done.stdout).strip()
+    process = subprocess.run(command, capture_output=True, check=True, timeout=30, env=environment)  # noqa: S603
+    return os.fsdecode(process.stdout).strip()
 
 
 def generator(seed: int, *labels: str) -> np.random.Generator:

@@ -141,9 +141,9 @@ def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recip
         return path
     if is_file:
         raise UsageError(f"{what} file {path}: no such file")
-    listed = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
+    names = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
     raise UsageError(
-        f"{what} '{name_or_file}': no such {what}; known: {listed}; or give a .toml file"
+        f"{what} '{name_or_file}': no such {what}; known: {names}; or give a .toml file"
     )
 
 

@@ -47,10 +47,10 @@ def handle(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
     if threading.current_thread() is not threading.main_thread():
         return {}
     former = {number: signal.getsignal(number) for number in LINES}
-    replaced = {number: old for number, old in former.items() if old is not signal.SIG_IGN}
-    for number in replaced:
+    handlers = {number: old for number, old in former.items() if old is not signal.SIG_IGN}
+    for number in handlers:
         signal.signal(number, handler)
-    return replaced
+    return handlers
 
 
 @contextmanager

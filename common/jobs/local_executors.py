@@ -47,7 +47,7 @@ class InlineExecutor(Executor):
 
     def __init__(self, *, gpu: bool = False) -> None:
         self._gpu = gpu
-        self._ended: list[Event] = []
+        self._events: list[Event] = []
 
     def free(self) -> Sequence[bool]:
         return [self._gpu]
@@ -57,13 +57,13 @@ class InlineExecutor(Executor):
 
     def begin(self, job: Job, *, gpu: bool) -> None:
         try:
-            self._ended.append(Done(job, *do(job)))
+            self._events.append(Done(job, *do(job)))
         except Exception as error:
-            self._ended.append(Failed(job, error))
+            self._events.append(Failed(job, error))
 
     def events(self) -> Sequence[Event]:
-        ended, self._ended = self._ended, []
-        return ended
+        events, self._events = self._events, []
+        return events
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Processes(Executor):
 
     def events(self) -> Sequence[Event]:
         busy = {w.connection: (n, w) for n, w in self._workers.items() if w.job}
-        ended = []
+        events = []
         for connection in wait(list(busy), POLL_S):
             assert isinstance(connection, Connection)
             number, worker = busy[connection]
@@ -143,8 +143,8 @@ class Processes(Executor):
                 del self._workers[number]
             if event:
                 worker.job = None
-                ended.append(event)
-        return ended
+                events.append(event)
+        return events
 
 
 def worker_context() -> "ForkServerContext | SpawnContext":
@@ -188,15 +188,15 @@ def _end_fork_server() -> None:
 
 def _start_worker(gpu: str | None, threads: int) -> _Worker:
     context = worker_context()
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, gpu, threads))
+    parent_end, worker_end = context.Pipe()
+    process = context.Process(target=_work, args=(worker_end, gpu, threads))
     try:
         process.start()
     except (EOFError, ConnectionError) as error:
-        what = "no worker can be started: the process that starts them was ended (out of memory?)"
-        raise PipelineError(f"{what}; the same command resumes") from error
-    theirs.close()
-    return _Worker(process, ours)
+        fault = "no worker can be started: the process that starts them was ended (out of memory?)"
+        raise PipelineError(f"{fault}; the same command resumes") from error
+    worker_end.close()
+    return _Worker(process, parent_end)
 
 
 def _receive(worker: _Worker) -> Event | None:
@@ -204,19 +204,19 @@ def _receive(worker: _Worker) -> Event | None:
     job = worker.job
     assert job is not None
     try:
-        what, *content = worker.connection.recv()
+        kind, *content = worker.connection.recv()
     except (EOFError, OSError):
         worker.process.join()
         code = worker.process.exitcode or 0
         died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return Lost(job, died + " (out of memory?)" * (code == -signal.SIGKILL))
-    if what == "progress":
+    if kind == "progress":
         with reporting_as(job.name):
             progress(*content)
-    elif what == "log":
+    elif kind == "log":
         log.info(*content)
     else:
-        return event_of(job, what, *content)
+        return event_of(job, kind, *content)
     return None
 
 
@@ -240,7 +240,7 @@ def _work(connection: Connection, gpu: str | None, threads: int) -> None:
         while True:
             job, seconds = connection.recv()
             signal.signal(signal.SIGTERM, lambda *_: end_now())
-            watcher = throttled(lambda *step: send("progress", *step))
+            watcher = throttle(lambda *step: send("progress", *step))
             with watched_by(watcher), time_limit(seconds / 60):
                 send(*outcome(job))
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -257,24 +257,24 @@ def outcome(job: Job) -> tuple[Any, ...]:
         return ("failed", copy)
 
 
-def event_of(job: Job, how: str, *content: Any) -> Event:
+def event_of(job: Job, kind: str, *content: Any) -> Event:
     """Turn an `outcome` into an event. A worker that was stopped early counts as lost."""
-    if how == "done":
+    if kind == "done":
         return Done(job, *content)
     if isinstance(content[0], OutOfTime) and not out_of_time():
         return Lost(job, "was stopped")
     return Failed(job, content[0])
 
 
-def throttled(watcher: Watcher) -> Watcher:
+def throttle(watcher: Watcher) -> Watcher:
     """Pass on each first and last step, and other steps at most five times per second."""
     reported_at = 0.0
 
-    def watch(what: str, done: int, total: int) -> None:
+    def watch(work: str, n_done: int, n_steps: int) -> None:
         nonlocal reported_at
-        if not 0 < done < total or monotonic() - reported_at >= PROGRESS_EVERY_S:
+        if not 0 < n_done < n_steps or monotonic() - reported_at >= PROGRESS_EVERY_S:
             reported_at = monotonic()
-            watcher(what, done, total)
+            watcher(work, n_done, n_steps)
 
     return watch
 
@@ -299,16 +299,16 @@ def defer_interrupts() -> Iterator[None]:
     The new process never gets SIGINT: a terminal sends Ctrl-C to parent and children, and only the
     parent shall handle it.
     """
-    received = list[int]()
+    signals = list[int]()
     # A later start would remove the signal mask.
     resource_tracker.ensure_running()
     # Other threads of this process still receive the signal, and its handler runs in the main one.
-    with handled_by(lambda number, _: received.append(number)):
+    with handled_by(lambda number, _: signals.append(number)):
         # New processes inherit the mask.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    for number in received:
+    for number in signals:
         signal.raise_signal(number)

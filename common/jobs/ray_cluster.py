@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.files import write_bytes
-from common.jobs.local_executors import POLL_S, STOP_S, THREAD_POOLS, event_of, outcome, throttled
+from common.jobs.local_executors import POLL_S, STOP_S, THREAD_POOLS, event_of, outcome, throttle
 from common.jobs.run_jobs import WORKER_BYTES, Event, Executor, Failed, Job, Lost
 from common.progress import (
     end_now,
@@ -166,22 +166,22 @@ class RayCluster(Executor):
             for name, *message in self._messages.get_nowait_batch(self._messages.size()):
                 with reporting_as(name):
                     log.info(*message) if len(message) == 1 else progress(*message)
-        return [self._ended(reference) for reference in ready]
+        return [self._event(reference) for reference in ready]
 
-    def _ended(self, reference: Any) -> Event:
+    def _event(self, reference: Any) -> Event:
         job = self._running.pop(reference)
         try:
-            how, *content = self._ray.get(reference)
+            kind, *content = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             if out_of_time():
                 return Failed(job, OutOfTime(f"{job.name}: out of time"))
             return Lost(job, f"was lost ({type(error).__name__})")
-        if how == UNSEEN:
+        if kind == UNSEEN:
             raise PipelineError(
                 f"--ray {self._address}: machine {content[0]} does not see {self._probe.parent}; "
                 "expected a folder that all machines share; choose --data, --store and --out in it"
             )
-        return event_of(job, how, *content)
+        return event_of(job, kind, *content)
 
 
 def check_cluster(address: str) -> None:
@@ -218,7 +218,7 @@ def _do_on_machine(job: Job, queue: Any, cwd: Path, probe: Path) -> tuple[Any, .
     def send(*message: Any) -> None:
         queue.put((job.name, *message))
 
-    with watched_by(throttled(send)), log_lines_to(send), time_limit(None):
+    with watched_by(throttle(send)), log_lines_to(send), time_limit(None):
         # Ray's `cancel` sends SIGINT.
         signal.signal(signal.SIGINT, lambda *_: end_now())
         return outcome(job)

@@ -168,7 +168,8 @@ class Queue:
         """Put a job in front of all others."""
         self._order.insert(0, job)
 
-    def ended(self, job: Job) -> None:
+    def release_after(self, job: Job) -> None:
+        """Let jobs begin that wait for a job, which has ended."""
         for names in self._left.values():
             names.discard(job.name)
 
@@ -190,9 +191,9 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
     Raises:
         OutOfTime: The time limit was reached. The same jobs resume where they stopped.
     """
-    queue, done, losses = Queue(jobs), dict[str, Done](), Counter[str]()
+    queue, results, losses = Queue(jobs), dict[str, Done](), Counter[str]()
     failures = list[Exception]()
-    _report_progress(jobs, done)
+    _report_progress(jobs, results)
     with executor:
         n_begun = _begin(queue, executor)
         while n_begun:
@@ -206,9 +207,9 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
                         del losses[job.name]
                         queue.put_back(job)
                     case Done(job):
-                        done[job.name] = event
-                        queue.ended(job)
-                        _report_progress(jobs, done)
+                        results[job.name] = event
+                        queue.release_after(job)
+                        _report_progress(jobs, results)
                     case Lost(job, reason):
                         losses[job.name] += 1
                         loss, times = f"{job.name}: its worker {reason}", losses[job.name]
@@ -226,9 +227,9 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
             n_begun += _begin(queue, executor)
     if failures:
         raise next((e for e in failures if not isinstance(e, OutOfTime)), failures[0])
-    if len(done) < len(jobs):
-        raise OutOfTime(f"out of time with {len(done)} of {len(jobs)} jobs")
-    return done
+    if len(results) < len(jobs):
+        raise OutOfTime(f"out of time with {len(results)} of {len(jobs)} jobs")
+    return results
 
 
 def _begin(queue: Queue, executor: Executor) -> int:
@@ -240,10 +241,10 @@ def _begin(queue: Queue, executor: Executor) -> int:
     return n_begun
 
 
-def _report_progress(jobs: Sequence[Job], done: Mapping[str, Done]) -> None:
-    n, total = len(done), len(jobs)
+def _report_progress(jobs: Sequence[Job], results: Mapping[str, Done]) -> None:
+    n, total = len(results), len(jobs)
     if total > 1:
-        done_weight = sum(1 + event.job.weight for event in done.values())
+        done_weight = sum(1 + event.job.weight for event in results.values())
         with reporting_as(ALL):
-            what = f"{ALL}: {n} of {total}" if 0 < n < total else ALL
-            progress(what, round(done_weight), round(sum(1 + job.weight for job in jobs)))
+            work = f"{ALL}: {n} of {total}" if 0 < n < total else ALL
+            progress(work, round(done_weight), round(sum(1 + job.weight for job in jobs)))

@@ -53,8 +53,8 @@ class Workers:
 
     def do_in_order(self, jobs: Sequence[Job], folder: Path) -> list[Any]:
         """Do jobs that return lists, and concatenate the lists in the order of the jobs."""
-        done = self.do(jobs, folder)
-        return [value for job in jobs for value in done[job.name].value]
+        results = self.do(jobs, folder)
+        return [value for job in jobs for value in results[job.name].value]
 
     def are_inline(self, jobs: Sequence[Job]) -> bool:
         """Return whether this process would do such jobs itself, one after the other."""

@@ -142,7 +142,7 @@ def test_progress_of_all_jobs_counts_their_weights() -> None:
 def taken(queue: Queue, *, gpu: bool = False, n_gpus: int = 0) -> str | None:
     found = queue.take(gpu=gpu, n_gpus=n_gpus)
     if found:
-        queue.ended(found)
+        queue.release_after(found)
     return found.name if found else None
 
 
