@@ -1,34 +1,11 @@
 """Two commands in one folder, or with one store, at once: one works and the other is refused."""
 
 import signal
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from common.errors import UsageError
-from models.run_folder import begin, read_config
 from tests.drills.processes import RECIPE, Scene, Watched, check_same_store
-
-
-def test_of_many_threads_that_begin_one_folder_the_first_one_decides(tmp_path: Path) -> None:
-    gate = threading.Barrier(4)
-
-    def has_begun(folder: Path, own: int) -> bool:
-        gate.wait()
-        try:
-            begin(folder, {"seed": own}, resume=True)
-        except UsageError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as threads:
-        for number in range(30):
-            folder = tmp_path / str(number)
-            begun = list(threads.map(has_begun, [folder] * 4, range(4)))
-            assert begun == [own == read_config(folder)["seed"] for own in range(4)]
-            assert sorted(path.name for path in folder.iterdir()) == ["config.toml"]
 
 
 @pytest.mark.slow

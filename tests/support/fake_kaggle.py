@@ -8,21 +8,20 @@ import io
 import json
 import os
 import re
-import socket
 import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.errors import PipelineError
-from tests.support.file_server import serving
+from tests.support.file_server import QuietHandler, serving
 
 USERNAME = "planted-user"
 KEY = "planted-key-93af17c2"
@@ -228,23 +227,18 @@ def _dataset_id(asked: dict[str, Any]) -> str:
     return f"{asked['ownerSlug']}/{asked['datasetSlug']}"
 
 
-class KaggleHandler(BaseHTTPRequestHandler):
+class KaggleHandler(QuietHandler):
     """Handle the requests to a FakeKaggle."""
 
-    protocol_version = "HTTP/1.1"
     server: FakeKaggle
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 — http.server calls this name
         self.serve(self.path.rpartition("/")[2])
 
-    def do_PUT(self) -> None:
+    def do_PUT(self) -> None:  # noqa: N802
         self.serve("PUT")
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the tests read standard error."""
-
     def serve(self, method: str) -> None:
-        """Answer the call of `method`, the last part of the path, or "PUT"."""
         queued = self.server.queued[method]
         answer = queued.pop(0) if queued else None
         if answer and answer.drop and not answer.acts:
@@ -260,22 +254,13 @@ class KaggleHandler(BaseHTTPRequestHandler):
         if answer and answer.drop:
             self.drop()
         else:
-            self.send(acted if acted and answer in (None, LATE) else answer)
+            self.answer(acted if acted and answer in (None, LATE) else answer)
 
-    def drop(self) -> None:
-        self.connection.shutdown(socket.SHUT_RDWR)
-        self.close_connection = True
-
-    def send(self, answer: Answer) -> None:
+    def answer(self, answer: Answer) -> None:
         is_text = isinstance(answer.body, str)
         content = (answer.body if is_text else json.dumps(answer.body)).encode()
-        self.send_response(answer.status)
-        self.send_header("Content-Type", "text/html" if is_text else "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+        kind = "text/html" if is_text else "application/json"
+        self.send(answer.status, {"Content-Type": kind, **answer.headers}, content)
 
 
 def failure_of(call: Callable[[], object]) -> str:

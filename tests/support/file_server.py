@@ -6,7 +6,7 @@ import socket
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,18 +60,36 @@ class FileServer(ThreadingHTTPServer):
         return [asked for asked in self.asked if (asked.method, asked.path) == ("GET", path)]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: FileServer
+class QuietHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the tests read standard error."""
+
+    def drop(self) -> None:
+        with suppress(OSError):  # the client may be gone
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True
+
+    def send(
+        self, status: int, headers: dict[str, str], body: bytes, cut_after: int | None = None
+    ) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[:cut_after])
+
+
+class _Handler(QuietHandler):
+    server: FileServer
 
     def do_GET(self) -> None:
         self._serve(self.command)
 
     def do_HEAD(self) -> None:
         self._serve(self.command)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the tests read standard error."""
 
     def _serve(self, method: str) -> None:
         path = unquote(self.path.split("?")[0])
@@ -98,21 +116,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(206 if part else 416, part, headers, trouble)
 
     def _send(self, status: int, body: bytes, headers: dict[str, str], trouble: Trouble) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "HEAD":
+        self.send(status, headers, body, cut_after=trouble.cut_after)
+        if self.command == "HEAD" or trouble.cut_after is None:
             return
-        self.wfile.write(body[: trouble.cut_after])
-        if trouble.cut_after is None:
-            return
-        self.wfile.flush()
         if trouble.stalls:
             self.rfile.read(1)  # until the client is gone
-        else:
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self.close_connection = True
+        self.drop()
 
 
 @contextmanager
