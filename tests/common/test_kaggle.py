@@ -240,16 +240,10 @@ def _decoded(header: str) -> str:
 
 @dataclass(frozen=True)
 class Sending:
-    """One kind of upload.
-
-    Attributes:
-        look: The API method that shows whether the upload has arrived.
-        in_doubt: The message if the outcome of the upload is unknown.
-    """
+    """One kind of upload, with its method of the API and its message if the outcome is unknown."""
 
     send: Callable[[], object]
     method: str
-    look: str
     made: Callable[[], int]
     in_doubt: str
 
@@ -267,7 +261,6 @@ def sending(
         return Sending(
             lambda: submit(file, "first", policy=policy),
             "CreateSubmission",
-            "ListSubmissions",
             lambda: len(fake_kaggle.submissions),
             "it may have arrived",
         )
@@ -279,7 +272,6 @@ def sending(
         return Sending(
             lambda: push(tmp_path, policy=policy),
             "SaveKernel",
-            "GetKernel",
             lambda: fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] - 4,
             "the kernel may have started",
         )
@@ -289,7 +281,6 @@ def sending(
     return Sending(
         lambda: push_dataset(folder, "first", policy=policy),
         "CreateDatasetVersion" if first else "CreateDataset",
-        "GetDataset",
         lambda: fake_kaggle.datasets[ID].version - first if ID in fake_kaggle.datasets else 0,
         "the version may have been made",
     )

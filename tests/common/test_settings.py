@@ -44,12 +44,9 @@ class Outer(FrozenConfig):
         ({"inner": {"width": "wide"}}, "key 'inner.width' is 'wide': expected a valid int"),
         ({"inner": 3}, "key 'inner' is 3: expected a table"),
         ({"inner": {"width": True}}, "key 'inner.width' is True: expected a valid int"),
-        ({"inner": {"width": "3"}}, "key 'inner.width' is '3': expected a valid int"),
         ({"inner": {"width": 3.0}}, "key 'inner.width' is 3.0: expected a valid int"),
-        ({"inner": {"rate": True}}, "key 'inner.rate' is True: expected a valid number"),
         ({"inner": {"rate": "3"}}, "key 'inner.rate' is '3': expected a valid number"),
         ({"name": 3}, "key 'name' is 3: expected a valid string"),
-        ({"seeds": [False]}, "key 'seeds[0]' is False: expected a valid int"),
         ({"seeds": [0, "one"]}, "key 'seeds[1]' is 'one': expected a valid int"),
         ({"weights": {"a": "much"}}, "key 'weights.a' is 'much': expected a valid number"),
         ({"name": "two\nlines", "seeds": "a\nb"}, r"key 'seeds' is 'a\nb': expected a list"),
@@ -85,7 +82,8 @@ def test_wrong_key_or_value_is_named_with_its_dotted_key(table: dict[str, Any], 
     ids=lambda value: ascii(value)[:24],
 )
 def test_value_of_an_override_is_toml_or_a_bare_word(text: str, value: object) -> None:
-    assert apply_overrides({}, [f"a.b={text}"]) == {"a": {"b": value}}
+    overrides = [f'a."b.c:d".e={text}', "a.f=2"]
+    assert apply_overrides({}, overrides) == {"a": {"b.c:d": {"e": value}, "f": 2}}
 
 
 @pytest.mark.parametrize(
@@ -104,20 +102,10 @@ def test_impossible_override_is_refused(override: str, named: str) -> None:
     assert table == {"a": {"b": 3}}
 
 
-def test_a_part_of_a_key_in_quotes_may_have_dots() -> None:
-    overrides = ['a."b.c:d".e=1', 'a."f:g".h=2']
-    assert apply_overrides({}, overrides) == {"a": {"b.c:d": {"e": 1}, "f:g": {"h": 2}}}
-
-
 def test_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
-    for text in ('name = "a"', 'name = "a"\r\n'):
-        path.write_text(text, encoding="utf-8-sig", newline="")
-        assert read_toml(path) == {"name": "a"}
-    for encoding in ("utf-16", "utf-32"):
-        path.write_text('name = "a"', encoding=encoding)
-        with pytest.raises(PipelineError, match=r"r\.toml: cannot be read: not UTF-8 text"):
-            read_toml(path)
+    path.write_text('name = "a"\r\n', encoding="utf-8-sig", newline="")
+    assert read_toml(path) == {"name": "a"}
 
 
 RECIPES = [*sorted(CONFIGS.glob("*.toml")), ROOT / "tests/drills/drill.toml"]
@@ -150,7 +138,7 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
     ("content", "want"),
     [
         (b"a = 1\na = 2", "not a TOML file"),
-        (b"\xff\xfe", "cannot be read: not UTF-8 text"),
+        ('name = "a"'.encode("utf-16"), "cannot be read: not UTF-8 text"),
         (None, "cannot be read: No such file"),
         (PIPE, "cannot be read: not a regular file"),
         (b"a = " + b"[" * 5_000 + b"]" * 5_000, "not a TOML file: maximum recursion depth"),

@@ -1,7 +1,8 @@
-"""One file call of `run` fails: the run goes on, or one line names a file and --resume mends all.
+"""A file call of `run` fails: the run goes on, or one line names a file and --resume mends all.
 
-DRILL_CALLS is the number of failures for one worker, and for two workers. DRILL_SEED changes the
-calls. The calls are drawn from those of an undisturbed run, each kind of call equally often.
+The calls are drawn from those of an undisturbed run, each kind of call equally often. If the disk
+is full, all later calls of the kind fail too. DRILL_CALLS is the number of failures for one worker,
+and for two workers. DRILL_SEED changes the calls.
 """
 
 import os
@@ -51,7 +52,9 @@ def test_a_call_that_fails_is_one_line_and_the_run_resumes(
         call = kinds[place % len(kinds)]
         number, nth = rng.choice(ERRORS[call]), rng.randint(1, counts[call])
         scene = replace(calm.elsewhere(tmp_path / str(place), workers=workers), log=log)
-        env = {**failing(call, number, base, nth=nth), "FAIL_ONCE": str(scene.out.parent / "once")}
+        is_full = number in (ENOSPC, EDQUOT)
+        once = {} if is_full else {"FAIL_ONCE": str(scene.out.parent / "once")}
+        env = {**failing(call, number, base, nth=nth, always=is_full), **once}
         watched = Watched(scene, env=env)
         what = f"{call} {nth} of {counts[call]}: {os.strerror(number)}"
         if watched.end():

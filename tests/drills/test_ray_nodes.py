@@ -6,6 +6,7 @@ tests are missing there.
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -34,7 +35,6 @@ from tests.drills.processes import (
     wait_until_gone,
     words_of,
 )
-from tests.drills.test_full_disk import has_namespaces
 from tests.drills.test_signals import ENDS, RESUMES
 from tests.support.command_line import call
 
@@ -44,6 +44,14 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 WORKER = b"ray::_do_on_machine"  # how Ray calls a process that does a job of ours
+
+
+def has_namespaces() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    script = 'd=$(mktemp -d) && mount -t tmpfs tmpfs "$d" && exec chroot / true'
+    words = ["unshare", "-rmn", "sh", "-c", script]
+    return not subprocess.run(words, capture_output=True, check=False, timeout=20).returncode
 
 
 @dataclass
