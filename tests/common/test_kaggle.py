@@ -101,23 +101,6 @@ def test_login_finds_the_credentials_wherever_they_are(
     assert secret in known_secrets()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"error": {"code": 429, "message": "Too many\nuploads", "status": "RESOURCE_EXHAUSTED"}},
-        {"error": "Too many uploads"},
-        {"code": 429, "message": "Too many uploads"},
-    ],
-)
-def test_words_of_a_busy_server_are_printed(
-    fake_kaggle: FakeKaggle, policy: RetryPolicy, body: dict[str, object]
-) -> None:
-    fake_kaggle.will_answer("ListSubmissions", *[Answer(429, body)] * 4)
-    line = failure_of(lambda: n_listed(policy))
-    assert "HTTP 429; gave up after 4 tries" in line
-    assert line.endswith("; Kaggle says: Too many uploads")
-
-
 @pytest.mark.parametrize("text", ["", "not json", "[]", '{"username": "a"}'])
 def test_login_without_credentials_names_the_ways_to_give_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
@@ -129,18 +112,14 @@ def test_login_without_credentials_names_the_ways_to_give_them(
     assert found in failure_of(n_listed)
 
 
-@pytest.mark.usefixtures("login_by_token")
-def test_refused_token_is_one_line(fake_kaggle: FakeKaggle) -> None:
-    fake_kaggle.will_answer("IntrospectToken", Answer(body={"active": False}), refusal(401))
-    for told in ("none found or accepted; set KAGGLE_API_TOKEN", "HTTP 401"):
-        assert told in failure_of(n_listed)
-
-
 NO_ANSWERS = [
     (DROPPED, "dropped"),
     (Answer(503, "<html>busy"), "HTTP 503"),
     (Answer(body="<html>"), "Kaggle's answer is no JSON object: it is cut short, or a proxy's"),
     (Answer(body={"code": 500, "message": "later"}), "HTTP 500"),
+    (Answer(429, {"error": {"code": 429, "message": "Too\nmany"}}), "Kaggle says: Too many"),
+    (Answer(429, {"error": "Too many"}), "Kaggle says: Too many"),
+    (Answer(429, {"code": 429, "message": "Too many"}), "Kaggle says: Too many"),
 ]
 
 
@@ -165,20 +144,24 @@ def test_logins_and_lists_are_repeated_after_an_unusable_answer(
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("method", "answer", "message"),
     [
-        (Answer(body={"code": 403, "message": "no rules"}), "HTTP 403: the account"),
-        (Answer(403, "<html>"), "HTTP 403: the account"),
-        (Answer(body={"submissions": [{"ref": 1, "status": "PAUSED"}]}), "KeyError('PAUSED')"),
-        (Answer(body={"submissions": 5}), "does not understand the answer"),
+        ("IntrospectToken", Answer(body={"active": False}), "none found or accepted; set KAGGLE"),
+        ("IntrospectToken", refusal(401), "HTTP 401: Kaggle does not accept these credentials"),
+        ("ListSubmissions", Answer(body={"code": 403, "message": "no"}), "HTTP 403: the account"),
+        ("ListSubmissions", Answer(403, "<html>"), "HTTP 403: the account"),
+        # A newer Kaggle may have other states and types.
+        ("ListSubmissions", Answer(body={"submissions": [{"status": "PAUSED"}]}), "'PAUSED'"),
+        ("ListSubmissions", Answer(body={"submissions": 5}), "does not understand the answer"),
     ],
 )
-def test_refusal_or_answer_of_a_newer_kaggle_is_one_line(
-    fake_kaggle: FakeKaggle, answer: Answer, told: str
+@pytest.mark.usefixtures("login_by_token")
+def test_refusal_or_unknown_answer_is_final_and_one_line(
+    fake_kaggle: FakeKaggle, method: str, answer: Answer, message: str
 ) -> None:
-    fake_kaggle.will_answer("ListSubmissions", answer)
-    assert told in failure_of(lambda: list_submissions(1))
-    assert len(fake_kaggle.calls("ListSubmissions")) == 1
+    fake_kaggle.will_answer(method, answer)
+    assert message in failure_of(n_listed)
+    assert len(fake_kaggle.calls(method)) == 1
 
 
 @pytest.fixture(params=["key", "token"])
