@@ -84,15 +84,6 @@ def test_error_leaves_the_old_file(
         assert str(caught.value) == f"{path}: cannot be written: No space left on device"
 
 
-def test_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        write_text(tmp_path / "file", "")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
-
-
 def test_folder_in_use_is_one_line_that_names_the_lock(tmp_path: Path) -> None:
     with locked(tmp_path / LOCK):
         pass  # the file stays
@@ -103,19 +94,6 @@ def test_folder_in_use_is_one_line_that_names_the_lock(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PipelineError, match="file: cannot be written"), alone_in(tmp_path / "file"):
         raise AssertionError("a file is no folder")
-
-
-def test_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
-    lines = (
-        "import os, sys",
-        "from pathlib import Path",
-        "from common.files import alone_in",
-        "with alone_in(Path(sys.argv[1])): os._exit(3)",
-    )
-    command = [sys.executable, "-c", "\n".join(lines), tmp_path]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 3
-    with alone_in(tmp_path):
-        assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_long_wait_for_a_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

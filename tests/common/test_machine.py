@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from threadpoolctl import threadpool_info
 
-from common.machine import granted, thread_limits
+from common.machine import granted
 from common.settings import ROOT
 from tests.support.command_line import python_in
 
@@ -84,16 +83,6 @@ def test_systems_without_affinity_have_all_cores(
     monkeypatch.delattr(os, "sched_getaffinity")
     n_cores, n_bytes = granted(tmp_path)
     assert n_cores == os.cpu_count() and n_bytes > 1 << 28
-
-
-def test_libraries_use_no_more_threads_than_the_limit() -> None:
-    def n_threads() -> set[int]:
-        return {library["num_threads"] for library in threadpool_info()}
-
-    before = n_threads()
-    with thread_limits(1):
-        assert n_threads() == {1}
-    assert n_threads() == before
 
 
 def test_library_that_is_loaded_later_is_limited_too() -> None:
