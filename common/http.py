@@ -27,9 +27,8 @@ class RetryableError(Exception):
 
     def __init__(self, reason: str, *, retry_after_s: float | None = None, quote: str = "") -> None:
         super().__init__(reason)
-        # Appended to the final message.
-        self.quote = quote
         self.retry_after_s = retry_after_s
+        self.quote = quote  # the end of the final message
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,10 @@ class GatNet(nn.Module):
         n_configs = settings.shape[1]
         x = nodes[:, None].repeat(1, n_configs, 1)  # (n, c, h)
         x = x.index_add(0, data.config_node_ids, settings.to(x.dtype)).flatten(0, 1)
-        both = torch.cat([data.edge_index, data.edge_index.flip(0)], dim=1)
-        configs = torch.arange(n_configs, device=both.device)
+        arcs = torch.cat([data.edge_index, data.edge_index.flip(0)], dim=1)
+        configs = torch.arange(n_configs, device=arcs.device)
         # Each config has a copy of the graph, (2, 2e·c).
-        edges = (both[..., None] * n_configs + configs).flatten(1)
+        edges = (arcs[..., None] * n_configs + configs).flatten(1)
         for layer in self.layers:
             x = x + F.gelu(layer(x, edges))
         x = x.view(len(nodes), -1)  # (n, c·h)
