@@ -19,7 +19,7 @@ LEFT_OUT = {
     r"fast-or-slow fetch|kernel wheels": "needs the network",
     r"bin/ray |--ray FIRST|bin/tensorboard|--storage": "needs other machines or a browser",
     r"benchmarks\.accuracy": "takes hours",
-    r"--program my_(model|kernel):\w+ --configs": "test_collect.py runs and checks it",
+    r"--program my_(model|kernel):\w+ --configs": "test_docs.py runs and checks it",
     r"import torch_geo|from torch_geo|^@torch|submissions\.eva": "test_train_with_pyg.py runs it",
     r"^class GatConfig|^from runs\.optimized": "is part of a program of the reader",
 }

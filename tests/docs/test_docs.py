@@ -2,17 +2,21 @@
 
 import json
 import re
+import shlex
 import subprocess
 import tomllib
 from functools import reduce
 from operator import getitem
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from common.settings import ROOT
+from data.manifest import read_manifest
 from models.config.recipe import load_recipe
 from pipeline import reference
 from pipeline.__main__ import app
@@ -165,3 +169,23 @@ def test_revisions_of_results_are_in_the_history() -> None:
         for revision in revisions:
             command = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", revision, "HEAD"]
             assert not subprocess.run(command, check=False).returncode, (page, revision)
+
+
+def test_the_function_of_the_page_on_measuring_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    page = TEXTS[ROOT / "docs" / "guides" / "measure.md"]
+    (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", page, re.DOTALL)
+    (line,) = re.findall(r"fast-or-slow (collect [^\n]* --program my_model:step [^\n]*)", page)
+    (tmp_path / "my_model.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = shlex.split(line.replace("--configs 30", "--configs 10"))
+    done = CliRunner().invoke(app, words)
+    manifest = read_manifest(tmp_path / words[words.index("--out") + 1])
+    name = "layout:xla:random:my_model.step"
+    entry = (manifest["graphs"] | manifest["left_out"])[name]
+    assert (entry["family"], entry["n_configs"], entry["failed"]) == ("two_layers", 10, [])
+    # Its time may depend too little on layouts.
+    assert done.exit_code == int(name in manifest["left_out"])
