@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from requests.exceptions import ChunkedEncodingError, SSLError, Timeout
 from requests.exceptions import ConnectionError as NoConnection
-from urllib3.exceptions import InvalidHeader
-from urllib3.util import Retry
 
 from common.errors import PipelineError
 from common.progress import log
@@ -104,8 +102,5 @@ def network_fault(error: BaseException, server: str) -> str:
 
 
 def retry_after_s(header: str) -> float | None:
-    """Return the seconds of a Retry-After header; None if it has neither seconds nor a date."""
-    try:
-        return Retry().parse_retry_after(header)
-    except (InvalidHeader, ValueError, OverflowError):
-        return None
+    """Return the seconds of a Retry-After header; None if it has no number."""
+    return float(header) if header.isdecimal() else None

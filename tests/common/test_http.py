@@ -23,9 +23,8 @@ def test_retries_without_progress_end(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages[0] == "x: no luck; next try in 1 s"
 
 
-def test_retry_after_is_seconds_or_a_date() -> None:
+def test_retry_after_is_a_number_of_seconds() -> None:
     assert retry_after_s("7") == 7.0
-    assert retry_after_s("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
     assert retry_after_s("soon") is None
 
 
