@@ -10,7 +10,7 @@ Trees may begin from the scores of the linear ranker, and correct its errors. Th
 is nearly a sum over tensors, which trees alone approach slowly.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,6 @@ from features.statistics.configs import STATISTICS, RowStatistics, statistics_na
 from models.config.recipe import Recipe
 from models.config.trees import BoostingConfig
 from models.registry import TrainJob
-from models.trees.booster_text import checked_trees
 from models.trees.linear import (
     LINEAR,
     LINEAR_SCALE,
@@ -75,7 +74,7 @@ def train_boosting(job: TrainJob) -> None:
     booster = fit_trees(
         config, graphs, table, names, seed=job.seed, threads=job.recipe.n_threads, start=start
     )
-    write_boosters({MODEL_FILE: booster}, job.run_dir)
+    write_booster(booster, job.run_dir)
 
 
 def fit_trees(
@@ -126,20 +125,13 @@ def booster_parameters(
     }
 
 
-def write_boosters(boosters: "Mapping[str, lightgbm.Booster]", run_dir: Path) -> None:
-    """Write boosters, and the importance of each statistic in all of them."""
-    tables = []
-    for name, booster in boosters.items():
-        write_text(run_dir / name, booster.model_to_string())
-        gain = booster.feature_importance("gain").astype(np.float64)
-        splits = booster.feature_importance("split").astype(np.int64)
-        tables.append(
-            pl.DataFrame({"statistic": booster.feature_name(), "gain": gain, "splits": splits})
-        )
-    importances = pl.concat(tables).group_by("statistic", maintain_order=True).sum()
-    write_table(
-        run_dir / IMPORTANCES, importances.sort("gain", "statistic", descending=[True, False])
-    )
+def write_booster(booster: "lightgbm.Booster", run_dir: Path) -> None:
+    """Write a booster, and the importance of each statistic."""
+    write_text(run_dir / MODEL_FILE, booster.model_to_string())
+    gain = booster.feature_importance("gain").astype(np.float64)
+    splits = booster.feature_importance("split").astype(np.int64)
+    table = pl.DataFrame({"statistic": booster.feature_name(), "gain": gain, "splits": splits})
+    write_table(run_dir / IMPORTANCES, table.sort("gain", "statistic", descending=[True, False]))
 
 
 def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
@@ -159,18 +151,13 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
     return table.sort("gain", "statistic", descending=[True, False])
 
 
-def read_booster(path: Path, *statistics: Sequence[str]) -> "lightgbm.Booster":
-    """Read one booster of a run folder, which must have one of some lists of statistics."""
-    return booster_of(read_bytes(path), path, *statistics)
-
-
 def booster_of(text: bytes, path: Path, *statistics: Sequence[str]) -> "lightgbm.Booster":
-    """Return the booster of a text in a file. See `read_booster`."""
+    """Return the booster of a text in a file, which must have one of some lists of statistics."""
     import lightgbm
 
     try:
-        booster = lightgbm.Booster(model_str=checked_trees(text.decode()))
-    except (ValueError, LookupError, lightgbm.basic.LightGBMError) as error:
+        booster = lightgbm.Booster(model_str=text.decode())
+    except (ValueError, lightgbm.basic.LightGBMError) as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
     if booster.feature_name() not in map(list, statistics):
         raise of_other_statistics(path)
@@ -207,7 +194,8 @@ class BoostingRanker:
 def load_boosting(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
     config: BoostingConfig = getattr(recipe, name)
     names = [statistics_names(kind, config.statistics) for kind in STATISTICS]
-    booster = read_booster(run_dir / MODEL_FILE, *names)
+    path = run_dir / MODEL_FILE
+    booster = booster_of(read_bytes(path), path, *names)
     rows_of = partial(statistics_of, chosen=config.statistics)
     start = read_linear(run_dir, LINEAR) if config.linear_start else None
     return BoostingRanker(booster, rows_of, recipe.n_threads, start)

@@ -78,6 +78,9 @@ def test_a_few_rows_are_enough_and_other_statistics_are_refused(
     other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
     with pytest.raises(PipelineError, match="of other statistics; remove its folder, and those"):
         load_boosting("layout_boosting", tmp_path, other)
+    (tmp_path / MODEL_FILE).write_text("tree")
+    with pytest.raises(PipelineError, match=r"booster\.txt: not a LightGBM model"):
+        load_boosting("layout_boosting", tmp_path, other)
 
 
 def test_importances_are_averaged_over_models(tmp_path: Path) -> None:

@@ -107,9 +107,7 @@ def test_keys_of_the_recipe_reach_the_trees(
     lines = (tmp_path / boosting.MODEL_FILE).read_text().splitlines()
     for key, value in {**keys, "seed": 3, "lambdarank_truncation_level": 9}.items():
         assert f"[{key}: {value}]" in lines
-    booster = boosting.read_booster(
-        tmp_path / boosting.MODEL_FILE, statistics_names("layout", config.statistics)
-    )
+    booster = boosting.load_boosting("layout_boosting", tmp_path, recipe).booster
     assert booster.num_trees() == 6
     splits = [split for tree in booster.dump_model()["tree_info"] for split in splits_of(tree)]
     table = pl.read_parquet(tmp_path / IMPORTANCES)
