@@ -39,7 +39,6 @@ from models.trees.linear import (
 )
 from models.trees.rows import (
     GraphRows,
-    Table,
     binned,
     dataset_parameters,
     sample_rows,
@@ -63,46 +62,30 @@ Objective = Callable[[Values, "lightgbm.Dataset"], Derivatives]
 
 def train_boosting(job: TrainJob) -> None:
     """Write booster.txt, importances.parquet, and linear.json if trees begin from its scores."""
+    import lightgbm
+
     config: BoostingConfig = getattr(job.recipe, job.model)
     graphs = sample_rows(job.files, config, job.seed)
     names = statistics_names(job.files[0].collection.kind, config.statistics)
+    dataset = binned(graphs, config, statistics_table(config.statistics), names)
     start = None
     if config.linear_start:
         start = LinearRows(graphs, LINEAR)
-        start.fit()[0].write(job.run_dir)
-    table = statistics_table(config.statistics)
-    booster = fit_trees(
-        config, graphs, table, names, seed=job.seed, threads=job.recipe.n_threads, start=start
-    )
-    write_booster(booster, job.run_dir)
-
-
-def fit_trees(
-    config: BoostingConfig,
-    graphs: Sequence[GraphRows],
-    table: Table,
-    names: Sequence[str],
-    *,
-    seed: int,
-    threads: int,
-    start: LinearRows | None = None,
-) -> "lightgbm.Booster":
-    """Bin rows of graphs, choose the number of leaves and rounds, and train a booster."""
-    import lightgbm
-
-    dataset = binned(graphs, config, table, names)
-    if start is not None:
-        dataset.set_init_score(-LINEAR_SCALE * start.fit()[1])
+        ranker, scores = start.fit()
+        ranker.write(job.run_dir)
+        dataset.set_init_score(-LINEAR_SCALE * scores)
     runtime = np.concatenate([graph.runtime for graph in graphs])
-    parameters = booster_parameters(config, len(runtime), seed=seed, threads=threads)
+    parameters = booster_parameters(
+        config, len(runtime), seed=job.seed, threads=job.recipe.n_threads
+    )
     if config.objective == "pairwise_logistic":
         parameters["objective"] = pairwise_logistic(runtime)
     rounds = config.num_boost_round
     if config.early_stop:
         parameters["num_leaves"], rounds = choose_capacity(
-            graphs, dataset, parameters, config, seed=seed, start=start
+            graphs, dataset, parameters, config, seed=job.seed, start=start
         )
-    return lightgbm.train(parameters, dataset, rounds)
+    write_booster(lightgbm.train(parameters, dataset, rounds), job.run_dir)
 
 
 def booster_parameters(

@@ -1,4 +1,4 @@
-"""The trees of a program and the weights of its rankers, against slow formulas."""
+"""Features, trees and weights of the rankers of a program, against slow formulas."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -8,13 +8,40 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.graphs.graph import LayoutGraph
+from data.graphs.graph import LayoutGraph, distinct_configs
 from models.config.trees import ConfigColumnsConfig
 from models.trees import program_trees as module
 from models.trees.column_features import column_features
 from models.trees.program_trees import FEW, ProgramTrees, TreeSettings, TreesName, ranker_weights
 from models.trees.rows import GraphRows
-from tests.models.trees.programs import costs
+from tests.features.graphs import random_layout_graph
+from tests.models.trees.test_config_columns import costs
+
+
+def test_features_are_one_hot_layouts_of_tensors() -> None:
+    for seed in range(20):
+        graph = random_layout_graph(seed)
+        rows = np.arange(graph.n_configs)
+        features = column_features(graph, rows)
+        values = graph.configs.rows(rows).reshape(len(rows), -1, 3, 6).tolist()
+        # Without the other rows, whose layouts are not in these two.
+        for learned in (rows[:2], rows):
+            found = column_features(graph, learned)
+            expected = [
+                [float(config[node][tensor] == layout) for config in values]
+                for node, tensor, layout in zip(found.node, found.tensor, found.layout, strict=True)
+            ]
+            table = found.table(graph, rows)
+            np.testing.assert_array_equal(table.T, np.asarray(expected).reshape(-1, len(rows)))
+            assert (np.ptp(found.table(graph, learned), axis=0) == 1).all()
+        assert len(set(features.names())) == len(features.names())
+        # Distinct configs have distinct features, and no feature is a duplicate.
+        table = features.table(graph, rows)
+        first, _ = distinct_configs(graph)
+        assert len(np.unique(table[first], axis=0)) == len(first)
+        columns = {tuple(column) for column in table.T.tolist()}
+        assert len(columns) == table.shape[1]
+        assert not columns & {tuple(1 - value for value in column) for column in columns}
 
 
 def trees_of(program: LayoutGraph, n_configs: int, seed: int = 0) -> tuple[ProgramTrees, GraphRows]:
