@@ -78,14 +78,7 @@ KEPT_PER_CONFIGURABLE = {"config": 1.0, "hops-1": 3.6, "hops-2": 7.0}
 
 
 def pruning_rule(name: str) -> PruningRule:
-    """Return a pruning rule by its name.
-
-    Args:
-        name: A key of RULES, or "hops-k" with k from 1 to 99.
-
-    Raises:
-        UsageError: There is no such rule.
-    """
+    """Return a pruning rule by its name: a key of RULES, or "hops-k" with k from 1 to 99."""
     if name in RULES:
         return RULES[name]
     match = HOPS_RULE.fullmatch(name)
@@ -96,25 +89,13 @@ def pruning_rule(name: str) -> PruningRule:
 
 
 def kept_nodes(rule: str, n_nodes: Count) -> Count:
-    """Estimate how many nodes a rule keeps of a layout graph, with a bias to too many.
-
-    Args:
-        rule: Name of a rule. A rule that is not in `KEPT_PER_CONFIGURABLE` keeps all nodes.
-    """
+    """Estimate how many nodes a rule keeps of a layout graph, with a bias to too many."""
     share = KEPT_PER_CONFIGURABLE.get(rule)
     return n_nodes if share is None else share * CONFIGURABLE_SHARE * n_nodes
 
 
 def prune_layout_graph(graph: LayoutGraph, *, rule: str, padding: str = "zero") -> PrunedGraph:
-    """Keep the nodes that a rule marks, and all edges between them.
-
-    Args:
-        rule: Name of a rule for `pruning_rule`.
-        padding: Padding of `node_feat`, for `node_features`.
-
-    Raises:
-        UsageError: There is no such rule.
-    """
+    """Keep the nodes that a rule of `pruning_rule` marks, and all edges between them."""
     edges, config_ids = graph.edge_index, graph.node_config_ids
     keep = pruning_rule(rule)(edges, graph.n_nodes, config_ids)
     kept, place = np.flatnonzero(keep), np.cumsum(keep) - 1

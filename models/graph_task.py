@@ -59,11 +59,7 @@ class SampledGraphs(Generic[Inputs]):
         return int(self.config.graphs_per_step)
 
     def graphs_of(self, step: int) -> list[int]:
-        """Return the positions in `files` of a step's graphs.
-
-        Args:
-            step: Number of the step, from 0.
-        """
+        """Return the positions in `files` of a step's graphs. Steps count from 0."""
         n_files = len(self.files)
         n_taken = min(self.n_per_step, n_files)
         numbers = range(step * n_taken, (step + 1) * n_taken)
@@ -174,11 +170,7 @@ def faults_of(network: type[Any]) -> Iterator[None]:
 def begin_layout_network(
     job: TrainJob, network: type[Any], files: Sequence[GraphFile], device: torch.device
 ) -> tuple[Any, NodeScaler, LRUCache[Any]]:
-    """Make a network for a training.
-
-    Args:
-        files: Train graphs. Their opcodes and node features are read once.
-    """
+    """Make a network for a training, after one pass over opcodes and features of train graphs."""
     features, opcodes = job.recipe.features, set[int]()
 
     def node_feats() -> Iterator[NDArray[np.float32]]:

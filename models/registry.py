@@ -127,11 +127,7 @@ MODELS = {
 
 
 def model_entry(recipe: Recipe, name: str) -> ModelEntry:
-    """Return a model by name, built-in or custom.
-
-    Raises:
-        UsageError: The recipe may not import the custom model.
-    """
+    """Return a built-in or custom model by name, if the recipe may import it."""
     model = recipe.named_models.get(name, name)
     if name in recipe.custom_models:
         kind = "tile" if name in recipe.models_of("tile") else "layout"
@@ -143,11 +139,7 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
 
 
 def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
-    """Load the trained model of a run folder.
-
-    Args:
-        trust: Custom models that may be imported, as "package.module:Class".
-    """
+    """Load the trained model of a run folder. A custom model must be in `trust`."""
     config = read_config(folder)
     missing = [key for key in ("model", "recipe") if key not in config]
     if missing:

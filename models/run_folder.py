@@ -56,11 +56,7 @@ def check_done(folder: Path) -> None:
 
 
 def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Reject a folder that is in use, before any work is done for it.
-
-    Raises:
-        UsageError: The folder is in use and `resume` is off, or it belongs to another run.
-    """
+    """Reject a folder of another run, or one in use if `resume` is off, before any work for it."""
     # The list must precede the check of config.toml, because another process may begin the run.
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if (folder / CONFIG).exists():
@@ -75,7 +71,7 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Create a run folder with a config.toml, or resume it. Errors are those of `check_free`."""
+    """Create a run folder with a config.toml, or resume it."""
     check_free(folder, config, resume=resume)
     path = folder / CONFIG
     if not path.exists() and not create_text(path, tomli_w.dumps(config)):

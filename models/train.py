@@ -28,7 +28,6 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         collection: Collection of the job's graphs, or LAYOUTS if the model ranks all layouts.
 
     Raises:
-        UsageError: The folder is in use, or it belongs to another run.
         OutOfTime: The time is over. The folder has no DONE mark and can be resumed.
     """
     entry = model_entry(job.recipe, job.model)

@@ -20,7 +20,6 @@ from common.machine import granted
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 from data.tree import COLLECTIONS, KINDS, LAYOUTS, Collection, collection_named
 from features.pruning import pruning_rule
-from models.config.by_collection import check_collections, has_key, merged
 from models.config.custom import (
     UncheckedConfig,
     custom_network,
@@ -28,7 +27,15 @@ from models.config.custom import (
     named_models,
     short_name,
 )
-from models.config.kinds import LayoutConfig, LayoutModelName, TileConfig, TileModelName
+from models.config.kinds import (
+    LayoutConfig,
+    LayoutModelName,
+    TileConfig,
+    TileModelName,
+    check_collections,
+    has_key,
+    merged,
+)
 from models.config.networks import (
     BaselineGcnConfig,
     Count,

@@ -19,7 +19,7 @@ from data.graph_store.prepare import stored_graphs
 from data.graph_store.stored_graph import fingerprint, read_graph
 from data.labels import split_usable
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
-from models.config.by_collection import has_key
+from models.config.kinds import has_key
 from models.config.recipe import Recipe
 from models.registry import TrainJob, load_model
 from models.run_folder import REPORT, begin, flat, is_done, mark_done
