@@ -17,6 +17,8 @@ from tests.features.hlo_modules import ModuleBuilder
 from tests.support.real_data import REAL, real_files, requires_real_data
 
 VALUES = range(-1, 6)
+INPUT_SPATIAL = "convolution_dim_numbers_input_spatial_dims_0"
+KERNEL_SPATIAL = "convolution_dim_numbers_kernel_spatial_dims_0"
 
 
 @requires_real_data
@@ -49,6 +51,9 @@ def node(layout: list[int], sizes: list[int]) -> NDArray[np.float32]:
         ([0, 1], [0, 4], [0, 1]),  # an empty tensor keeps its rank
         ([1, 0], [4, 0], [1, 0]),
         ([5, 4, 3, 2, 1, 0], [1] * 6, [5, 4, 3, 2, 1, 0]),
+        # Layouts that end with -1 already stay.
+        ([1, 0, 2, -1, -1, -1], [3, 4, 5], [1, 0, 2]),
+        ([-1] * 6, [], []),
     ],
 )
 def test_ranks_from_zero_to_six(layout: list[int], sizes: list[int], want: list[int]) -> None:
@@ -56,12 +61,6 @@ def test_ranks_from_zero_to_six(layout: list[int], sizes: list[int], want: list[
     pad = [-1] * (6 - len(want))
     assert minor_to_major(node_feat)[0].tolist() == want + pad
     assert dimension_sizes(node_feat)[0].tolist() == sizes + pad
-
-
-def test_padding_with_minus_one_restores_to_itself() -> None:
-    stock, already = node([1, 0, 2], [3, 4, 5]), node([1, 0, 2, -1, -1, -1], [3, 4, 5])
-    np.testing.assert_array_equal(minor_to_major(already), minor_to_major(stock))
-    assert minor_to_major(node([-1] * 6, []))[0].tolist() == [-1] * 6
 
 
 def test_each_pair_of_minor_dimensions_has_its_own_code() -> None:
@@ -74,27 +73,17 @@ def test_each_pair_of_minor_dimensions_has_its_own_code() -> None:
     assert codes.T.tolist() == [list(range(N_CODES)), list(range(N_CODES))[::-1]]
 
 
-LISTS = (
-    ("dimensions_0", 6, lambda instruction: instruction.dimensions),
-    *(
-        (
-            f"convolution_dim_numbers_{tensor}_spatial_dims_0",
-            4,
-            lambda instruction, name=f"{tensor}_spatial_dimensions": getattr(
-                instruction.convolution_dimension_numbers, name
-            ),
-        )
-        for tensor in ("input", "kernel")
-    ),
-)
-
-
 def padded_by_protobuf(instructions, stock: NDArray[np.float32]) -> NDArray[np.float32]:
     """Pad as the winners' featurizer did, which reads the lists of the protobuf."""
     expected = stock.copy()
     for row, instruction in zip(expected, instructions, strict=True):
-        for name, width, values_of in LISTS:
-            values = [*values_of(instruction)][:width]
+        numbers = instruction.convolution_dimension_numbers
+        for name, width, dimensions in (
+            ("dimensions_0", 6, instruction.dimensions),
+            (INPUT_SPATIAL, 4, numbers.input_spatial_dimensions),
+            (KERNEL_SPATIAL, 4, numbers.kernel_spatial_dimensions),
+        ):
+            values = [*dimensions][:width]
             start = COLUMN_OF[name]
             row[start : start + width] = [*values, *[-1] * (width - len(values))]
     return expected

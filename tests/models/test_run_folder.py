@@ -13,7 +13,7 @@ from data.tree import collection_named, find_graphs
 from models import run_folder
 from models.config.recipe import load_recipe
 from models.registry import TrainJob, load_model
-from models.run_folder import DONE, begin, check_done, first_difference
+from models.run_folder import DONE, begin, check_done
 from models.train import train_model
 
 XLA_RANDOM = collection_named("layout:xla:random")
@@ -104,7 +104,7 @@ def test_a_begun_folder_needs_resume_and_one_of_something_else_is_left_alone(
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
 
 
-BEGUN = {"seed": 1, "model": "a", "source": {"f.py": "0"}}
+BEGUN = {"seed": 1, "model": "a", "name": "n", "source": {"f.py": "0"}}
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,9 @@ BEGUN = {"seed": 1, "model": "a", "source": {"f.py": "0"}}
     [
         (BEGUN | {"seed": 2}, "seed = 1, now 2; choose another --out, or"),
         (BEGUN | {"seed": 2, "model": "b"}, "model = 'a', now 'b'"),
+        (BEGUN | {"seed": 2, "model": "b", "name": "m"}, "name = 'n', now 'm'"),
         (BEGUN | {"more": 3}, "more = None, now 3"),
-        ({"seed": 1, "source": {"f.py": "0"}}, "model = 'a', now None"),
+        ({"seed": 1, "name": "n", "source": {"f.py": "0"}}, "model = 'a', now None"),
         (BEGUN | {"data": ["x"]}, r"other graphs \(by --data or --collections\)"),
         (BEGUN | {"source": {"f.py": "1"}}, "now '1'; choose another --out, bring the file back"),
     ],
@@ -142,11 +143,3 @@ def test_of_two_processes_that_begin_at_once_one_is_refused(
     (folder / "config.toml").unlink()
     with pytest.raises(UsageError, match="seed = 7, now 1"):
         begin(folder, {"seed": 1}, resume=True)
-
-
-def test_first_difference_names_the_key() -> None:
-    assert first_difference({"a": {"b": 1}}, {"a": {"b": 1}}) is None
-    assert first_difference({"a": {"b": 1}}, {"a": {"b": 2}}) == "a.b = 1, now 2"
-    assert first_difference({"a": {}}, {"a": {"c": 2}}) == "a.c = None, now 2"
-    old, new = ({"recipe": load_recipe(n).model_dump(mode="json")} for n in ("smoke", "reference"))
-    assert first_difference(old, new) == "recipe.name = 'smoke', now 'reference'"

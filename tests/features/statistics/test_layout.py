@@ -15,7 +15,7 @@ from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import NODE_FEATURE_NAMES, SHAPE_PRODUCT
 from data.tree import COLLECTIONS, find_graphs
-from features.statistics.configs import statistics_of
+from features.statistics.configs import ALL_STATISTICS, statistics_of
 from features.statistics.layout import (
     BATCH,
     COLUMNS,
@@ -30,7 +30,7 @@ from features.statistics.layout import (
     output_bytes,
     tensor_roles,
 )
-from features.statistics.layout_tables import LAYOUT_STATISTICS
+from features.statistics.layout_tables import LAYOUT_DETAILS, LAYOUT_STATISTICS
 from tests.features.graphs import (
     check_by_name,
     node_bytes,
@@ -41,6 +41,8 @@ from tests.features.graphs import (
 
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75}
 TENSORS = ("output", "input", "kernel")
+OPEN = [-1, -1]
+NAMES = (*LAYOUT_STATISTICS, *LAYOUT_DETAILS)
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 Pair = tuple[int, int]
@@ -97,76 +99,138 @@ def padding_factor(graph: LayoutGraph, node: int, minor: int, second: int) -> fl
     return factor
 
 
-def own_layout(graph: LayoutGraph, node: int) -> list[int]:
+def default_layout(graph: LayoutGraph, node: int) -> list[int]:
     """The two minor dimensions of a node's output as the compiler had it, -1 for none."""
     rank = len(sizes_of(graph, node))
     return [*graph.node_feat[node, 134 : 134 + rank].astype(int).tolist(), -1, -1][:2]
 
 
-def slow_statistics(graph: LayoutGraph, values: NDArray[np.int8]) -> dict[str, float]:
-    """Compute the statistics of one config (k, 18), by name."""
-    nodes = graph.node_config_ids.tolist()
-    bytes_of = {node: node_bytes(graph, node) for node in range(graph.n_nodes)}
-    total = max(sum(bytes_of[node] for node in nodes), 1.0)
-    layouts = {node: values[place].reshape(3, 6).tolist() for place, node in enumerate(nodes)}
-    found = dict.fromkeys(LAYOUT_STATISTICS, 0.0)
-    role, bytes_share = tensor_roles(graph, np.array(list(bytes_of.values())))
-    found["all_open"] = float((values == -1).all())
-    padded = 0.0
-    chosen = {}
-    for node in nodes:
-        share = bytes_of[node] / total
-        group = [name for name, number in OPCODES.items() if graph.node_opcode[node] == number]
-        place = nodes.index(node)
-        found["open_nodes"] += (values[place] == -1).all() / len(nodes)
-        for number, (tensor, layout) in enumerate(zip(TENSORS, layouts[node], strict=True)):
-            what = ROLES[role[place, number, layout[0] + 1]]
-            for name in group:
-                if f"{tensor}_{what}_{name}" in found:
-                    found[f"{tensor}_{what}_{name}"] += bytes_share[place, number]
-        own = own_layout(graph, node)
-        output = layouts[node][0][:2]
-        chosen[node] = own if output == [-1, -1] else output
-        for name in group:
-            found[f"output_as_default_{name}"] += share * (chosen[node] == own)
-        padded += share * padding_factor(graph, node, *chosen[node])
-    found["log_padding"] = math.log(max(padded, 1e-6))
-    add_copies(found, graph, layouts, chosen, bytes_of)
-    found["log_nodes"] = math.log1p(graph.n_nodes)
-    found["log_configurable"] = math.log1p(len(nodes))
-    found["log_bytes"] = math.log1p(sum(bytes_of.values()))
-    for name, number in OPCODES.items():
-        found[f"share_{name}"] = sum(graph.node_opcode[n] == number for n in nodes) / len(nodes)
-    return found
+def size_class(size: int, tile: int) -> str:
+    if size < 8:
+        return "below_8"
+    if size < tile:
+        return "below_128"
+    return "ragged" if size % tile else "whole_tiles"
 
 
-def add_copies(
-    found: dict[str, float],
-    graph: LayoutGraph,
-    layouts: dict[int, list[list[int]]],
-    chosen: dict[int, list[int]],
-    bytes_of: dict[int, float],
-) -> None:
-    pairs = slow_pairs(graph, 64)
-    moved = max(sum(bytes_of[producer] for _, producer in pairs), 1.0)
-    for consumer, producer in pairs:
-        wanted = [layout[:2] for layout in layouts[consumer][1:]]
-        named = [layout for layout in wanted if layout != [-1, -1]]
-        if not named:
-            found["open_edges_share"] += 1 / len(pairs)
-        elif chosen[producer] not in named:
-            found["copied_edges_share"] += 1 / len(pairs)
-            found["copied_bytes_share"] += bytes_of[producer] / moved
+class SlowStatistics:
+    """The statistics of one config at a time, straight from their definitions."""
+
+    def __init__(self, graph: LayoutGraph) -> None:
+        self.graph = graph
+        self.nodes = graph.node_config_ids.tolist()
+        self.bytes = [node_bytes(graph, node) for node in range(graph.n_nodes)]
+        self.defaults = [default_layout(graph, node) for node in range(graph.n_nodes)]
+        self.role, self.bytes_share = tensor_roles(graph, np.array(self.bytes))
+        self.pairs = slow_pairs(graph, MAX_VISITED)
+        edges = graph.edge_index.tolist()
+        self.operands = [(u, v) for u, v in edges if u in self.nodes]
+        self.fixed_operands = [
+            (u, v) for u, v in self.operands if v not in self.nodes and self.defaults[v] != OPEN
+        ]
+        self.fixed_readers = [
+            (u, v)
+            for u, v in edges
+            if v in self.nodes and u not in self.nodes and sizes_of(graph, u) == sizes_of(graph, v)
+        ]
+
+    def __call__(self, values: NDArray[np.int8]) -> dict[str, float]:
+        """Return the statistics of one config (k, 18) by name."""
+        result = dict.fromkeys(NAMES, 0.0)
+        minor = values.reshape(-1, 3, 6)[:, :, :2].tolist()
+        self.layouts = dict(zip(self.nodes, minor, strict=True))
+        self.outputs = {
+            node: self.defaults[node] if layouts[0] == OPEN else layouts[0]
+            for node, layouts in self.layouts.items()
+        }
+        result["all_open"] = float((values == -1).all())
+        result["open_nodes"] = np.mean((values == -1).all(axis=1))
+        result["log_nodes"] = math.log1p(self.graph.n_nodes)
+        result["log_configurable"] = math.log1p(len(self.nodes))
+        result["log_bytes"] = math.log1p(sum(self.bytes))
+        self.add_nodes(result)
+        self.add_pairs(result)
+        self.add_fixed(result)
+        self.add_operand_padding(result)
+        return result
+
+    def group(self, node: int) -> str:
+        names = {number: name for name, number in OPCODES.items()}
+        return names.get(int(self.graph.node_opcode[node]), "")
+
+    def total(self, nodes: list[int]) -> float:
+        return max(sum(self.bytes[node] for node in nodes), 1.0)
+
+    def operand_layouts(self, consumer: int) -> list[list[int]]:
+        return [layout for layout in self.layouts[consumer][1:] if layout != OPEN]
+
+    def add_nodes(self, result: dict[str, float]) -> None:
+        padded = 0.0
+        for place, node in enumerate(self.nodes):
+            share, group = self.bytes[node] / self.total(self.nodes), self.group(node)
+            padded += share * padding_factor(self.graph, node, *self.outputs[node])
+            if group:
+                result[f"share_{group}"] += 1 / len(self.nodes)
+                is_default = self.outputs[node] == self.defaults[node]
+                result[f"output_as_default_{group}"] += share * is_default
+            for number, tensor in enumerate(TENSORS):
+                role = ROLES[self.role[place, number, self.layouts[node][number][0] + 1]]
+                if f"{tensor}_{role}_{group}" in result:
+                    result[f"{tensor}_{role}_{group}"] += self.bytes_share[place, number]
+            sizes = dict(enumerate(sizes_of(self.graph, node)))
+            minor, second = self.outputs[node]
+            for part, dimension, tile in (("minor", minor, 128), ("second", second, 8)):
+                if dimension in sizes:
+                    result[f"{part}_size_{size_class(sizes[dimension], tile)}"] += share
+        result["log_padding"] = math.log(max(padded, 1e-6))
+
+    def add_pairs(self, result: dict[str, float]) -> None:
+        moved = self.total([producer for _, producer in self.pairs])
+        for consumer, producer in self.pairs:
+            layouts = self.operand_layouts(consumer)
+            if not layouts:
+                result["open_edges_share"] += 1 / len(self.pairs)
+            elif self.outputs[producer] not in layouts:
+                result["copied_edges_share"] += 1 / len(self.pairs)
+                result["copied_bytes_share"] += self.bytes[producer] / moved
+                if group := self.group(consumer):
+                    result[f"copied_bytes_to_{group}"] += self.bytes[producer] / moved
+
+    def add_fixed(self, result: dict[str, float]) -> None:
+        moved = self.total([operand for _, operand in self.fixed_operands])
+        for consumer, operand in self.fixed_operands:
+            layouts = self.operand_layouts(consumer)
+            if layouts and self.defaults[operand] not in layouts:
+                result["fixed_operand_copied_bytes"] += self.bytes[operand] / moved
+                result["fixed_operand_copied_edges"] += 1 / len(self.fixed_operands)
+        moved = self.total([producer for _, producer in self.fixed_readers])
+        for reader, producer in self.fixed_readers:
+            if self.defaults[reader] != self.outputs[producer]:
+                result["fixed_reader_copied_bytes"] += self.bytes[producer] / moved
+                result["fixed_reader_copied_edges"] += 1 / len(self.fixed_readers)
+
+    def add_operand_padding(self, result: dict[str, float]) -> None:
+        total = self.total([operand for _, operand in self.operands])
+        for place, tensor in ((1, "input"), (2, "kernel")):
+            padded = 0.0
+            for consumer, operand in self.operands:
+                layout = self.layouts[consumer][place]
+                layout = self.defaults[operand] if layout == OPEN else layout
+                growth = padding_factor(self.graph, operand, *layout)
+                padded += self.bytes[operand] / total * growth
+            result[f"log_{tensor}_padding"] = math.log(max(padded, 1e-6))
 
 
 def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    values = graph.configs.rows(rows)
-    statistics = statistics_of(graph, "plain")(rows)
-    assert statistics.dtype == np.float32
-    assert statistics.shape == (len(rows), len(LAYOUT_STATISTICS))
-    for row, config in zip(statistics, values, strict=True):
-        check_by_name(LAYOUT_STATISTICS, row, slow_statistics(graph, config))
-    return statistics
+    """Compare the statistics of some configs, in the order of NAMES, with the slow ones."""
+    plain, every = (statistics_of(graph, which)(rows) for which in ("plain", "all"))
+    assert plain.dtype == every.dtype == np.float32
+    np.testing.assert_array_equal(plain, every[:, : len(LAYOUT_STATISTICS)])
+    assert every.shape == (len(rows), len(ALL_STATISTICS["layout"]))
+    slow = SlowStatistics(graph)
+    for row, config in zip(every[:, : len(NAMES)], graph.configs.rows(rows), strict=True):
+        check_by_name(NAMES, row, slow(config))
+    return every[:, : len(NAMES)]
 
 
 def test_random_and_measured_graphs_equal_the_loop() -> None:
@@ -177,7 +241,7 @@ def test_random_and_measured_graphs_equal_the_loop() -> None:
     measured = [read_layout(file) for file in files[::2]]
     tables = [check(graph, np.arange(graph.n_configs)[:12]) for graph in (*random, *measured)]
     together = np.concatenate(tables)
-    for column, name in enumerate(LAYOUT_STATISTICS):
+    for column, name in enumerate(NAMES):
         assert len(np.unique(together[:, column])) > 1, name
 
 

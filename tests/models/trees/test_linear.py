@@ -1,4 +1,4 @@
-"""The linear rankers against plain algebra."""
+"""Linear rankers and untrained baselines against plain algebra."""
 
 import json
 from dataclasses import replace
@@ -10,12 +10,13 @@ import pytest
 from common.errors import PipelineError
 from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import distinct_configs, group_means
+from data.graphs.graph import TileGraph, distinct_configs, group_means
 from data.tree import GraphFile
-from features.statistics.configs import ALL_STATISTICS, statistics_of
+from features.statistics.configs import ALL_STATISTICS, STATISTICS, statistics_of
 from models.config.recipe import Recipe
 from models.config.trees import LinearConfig
 from models.registry import TrainJob
+from models.trees.baseline import BASELINES
 from models.trees.linear import MODEL_FILE, LinearRanker, LinearRows, load_linear, train_linear
 from models.trees.rows import sample_rows
 
@@ -79,3 +80,25 @@ def test_a_statistic_that_hardly_varied_in_training_does_not_determine_the_order
     scores = ranker.of(np.array([[5.0, 3], [0, 1], [-5, 9]], dtype=np.float32))
     # Columns without their mean are 5, 0, -5 and -4/3, -10/3, 14/3.
     np.testing.assert_allclose(scores, [1 - 4 / 3, -10 / 3, -1 + 14 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    [
+        ("layout", {"copied_bytes_share": 1}),
+        ("tile", {"log_steps": 1, "log_kernel_bounds_product": -0.001}),
+    ],
+)
+def test_baselines_rank_few_copied_bytes_and_few_large_steps_first(
+    kind: str, weights: dict[str, float], files: dict[str, list[GraphFile]]
+) -> None:
+    graph = read_graph(files[kind][0])
+    if isinstance(graph, TileGraph):
+        config_feat = graph.config_feat.copy()
+        config_feat[:, 7] = 1 + np.arange(len(config_feat)) % 9  # product of kernel bounds
+        graph = replace(graph, config_feat=config_feat)
+    columns = statistics_of(graph, "plain")(np.arange(graph.n_configs)).T
+    terms = {name: columns[STATISTICS[kind].index(name)] for name in weights}
+    assert all(np.ptp(term) > 0 for term in terms.values())
+    expected = sum(weight * terms[name] for name, weight in weights.items())
+    np.testing.assert_allclose(BASELINES[kind].score(graph), expected, rtol=1e-5)
