@@ -77,8 +77,8 @@ def _dimension_counts(graph: Graph, ranks: NDArray[np.int64]) -> NDArray[np.int6
     of_elements = np.zeros_like(ranks)
     is_element = opcode[consumer] == OPCODES["get-tuple-element"]
     np.maximum.at(of_elements, producer[is_element], ranks[consumer[is_element]])
-    reduced = operand_ranks - np.maximum(ranks, of_elements)
-    return np.where(opcode == OPCODES["reduce"], reduced, counts)
+    n_reduced = operand_ranks - np.maximum(ranks, of_elements)
+    return np.where(opcode == OPCODES["reduce"], n_reduced, counts)
 
 
 def tensor_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -61,10 +61,10 @@ def keep_hops(
     keep = np.zeros(n_nodes, dtype=np.bool_)
     keep[config_ids] = True
     for _ in range(hops):
-        grown = keep | (adjacency @ keep)
-        if (grown == keep).all():
+        neighbourhood = keep | (adjacency @ keep)
+        if (neighbourhood == keep).all():
             break
-        keep = grown
+        keep = neighbourhood
     return keep
 
 

@@ -38,11 +38,11 @@ class NodeScaler:
         """
         # The product may overflow float32, but then it is clipped.
         with np.errstate(over="ignore"):
-            scaled = (_logarithm(node_feat, self.scaling) - self.shift) * self.factor
+            values = (_logarithm(node_feat, self.scaling) - self.shift) * self.factor
         # A logarithm without standardisation exceeds 10 at 22,026, which is a usual size.
         if self.scaling != "log1p":
-            scaled = np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS)
-        return scaled.astype(np.float32)
+            values = np.clip(values, -MAX_DEVIATIONS, MAX_DEVIATIONS)
+        return values.astype(np.float32)
 
 
 def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) -> NodeScaler:
@@ -80,6 +80,6 @@ def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) 
 def _logarithm(node_feat: NDArray[np.float32], scaling: str) -> NDArray[np.float32]:
     if scaling == "standardise":
         return node_feat
-    logged = np.sign(node_feat) * np.log1p(np.abs(node_feat))
-    logged[:, CATEGORICAL] = node_feat[:, CATEGORICAL]
-    return logged.astype(np.float32)
+    logarithm = np.sign(node_feat) * np.log1p(np.abs(node_feat))
+    logarithm[:, CATEGORICAL] = node_feat[:, CATEGORICAL]
+    return logarithm.astype(np.float32)

@@ -47,22 +47,22 @@ MAX_MOMENTS_CONFIGS = 4096
 RowStatistics = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
-def statistics_names(kind: str, chosen: StatisticsSet) -> tuple[str, ...]:
+def statistics_names(kind: str, statistics: StatisticsSet) -> tuple[str, ...]:
     """Return the names of the statistics of a kind, "layout" or "tile", in column order."""
-    return (STATISTICS if chosen == "plain" else ALL_STATISTICS)[kind]
+    return (STATISTICS if statistics == "plain" else ALL_STATISTICS)[kind]
 
 
-def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
+def statistics_of(graph: Graph, statistics: StatisticsSet) -> RowStatistics:
     """Compute the part of the statistics that all configs of a graph share.
 
     Returns:
         A function from rows (r,) to the statistics of these configs, (r, f) float32.
     """
     if isinstance(graph, LayoutGraph):
-        return _layout_rows(graph, chosen)
+        return _layout_rows(graph, statistics)
     assert isinstance(graph, TileGraph)
     table = tile_statistics(graph)
-    if chosen == "all":
+    if statistics == "all":
         program = np.tile(program_statistics(graph).astype(np.float32), (len(table), 1))
         table = np.concatenate([table, tile_details(graph), program], axis=1)
     return lambda rows: table[rows]
@@ -118,25 +118,25 @@ def statistics_frame(graph: Graph) -> "pl.DataFrame":
 
 def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
     """Write the statistics of graphs as parquet files, with the folders of the data tree."""
-    written = []
+    paths = []
     for file in each("statistics", files):
         path = folder / file.collection.folder / file.split / f"{file.name}.parquet"
         content = io.BytesIO()
         statistics_frame(read_graph(file)).write_parquet(content)
         write_bytes(path, content.getvalue())
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
-def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
-    is_all = chosen == "all"
+def _layout_rows(graph: LayoutGraph, statistics: StatisticsSet) -> RowStatistics:
+    is_all = statistics == "all"
     tables = layout_tables(graph, with_details=is_all)
-    shared = [graph_statistics(graph), program_statistics(graph) if is_all else ()]
+    constants = [graph_statistics(graph), program_statistics(graph) if is_all else ()]
 
     def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         values = _rows_in_chunks(graph, tables, rows)
         plain, details = np.split(values, [N_CONFIG_STATISTICS], axis=1)
-        of_graph, of_program = (np.tile(part, (len(rows), 1)) for part in shared)
+        of_graph, of_program = (np.tile(part, (len(rows), 1)) for part in constants)
         columns = (plain, of_graph, details, of_program)
         return np.concatenate(columns, axis=1, dtype=np.float32, casting="same_kind")
 

@@ -91,8 +91,8 @@ def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     """
     types, bits = node_feat[:, ELEMENT_TYPE], node_feat[:, COLUMN_OF["element_size_in_bits"]]
     by_type = types @ np.asarray(ELEMENT_BYTES, dtype=np.float32)
-    unpacked = np.where(types.any(axis=1), by_type, 1.0)
-    return np.where(bits > 0, bits / 8, unpacked).astype(np.float64)
+    whole_bytes = np.where(types.any(axis=1), by_type, 1.0)
+    return np.where(bits > 0, bits / 8, whole_bytes).astype(np.float64)
 
 
 def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -109,8 +109,8 @@ def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     growth = np.ones((len(sizes), N_CODES))
     for dimension, tile in ((first, TILE_MINOR), (second, TILE_SECOND)):
         size = np.where(dimension >= 0, sizes[:, dimension], -1)
-        padded = np.ceil(size / tile) * tile
-        growth *= np.where(size > 0, padded / np.maximum(size, 1), 1.0)
+        n_rounded = np.ceil(size / tile) * tile
+        growth *= np.where(size > 0, n_rounded / np.maximum(size, 1), 1.0)
     return growth
 
 
@@ -123,12 +123,12 @@ def layout_sources(graph: LayoutGraph) -> tuple[NDArray[np.int64], NDArray[np.in
     consumer, operand = graph.edge_index.T
     position, sizes = config_positions(graph), dimension_sizes(graph.node_feat)
     is_passing = (position[consumer] < 0) & (sizes[consumer] == sizes[operand]).all(axis=1)
-    passed: dict[int, list[int]] = {}
+    sources_of: dict[int, list[int]] = {}
     for node, source in _pairs(consumer[is_passing], operand[is_passing]):
-        passed.setdefault(node, []).append(source)
+        sources_of.setdefault(node, []).append(source)
     is_start, configurable = position[consumer] >= 0, set(graph.node_config_ids.tolist())
     starts = set(operand[is_start].tolist())
-    sources = {start: _reached(start, passed) & configurable for start in starts}
+    sources = {start: _walk_back(start, sources_of) & configurable for start in starts}
     edges = _pairs(consumer[is_start], operand[is_start])
     pairs = [(node, source) for node, start in edges for source in sources[start]]
     consumers, producers = position[np.asarray(pairs, dtype=np.int64).reshape(-1, 2)].T
@@ -146,12 +146,12 @@ def config_positions(graph: LayoutGraph) -> NDArray[np.int64]:
     return position
 
 
-def _reached(start: int, passed: Mapping[int, Sequence[int]]) -> set[int]:
-    seen, step = {start}, {start}
-    while step and len(seen) <= MAX_VISITED:
-        step = {source for node in step for source in passed.get(node, ())} - seen
-        seen |= step
-    return seen
+def _walk_back(start: int, sources_of: Mapping[int, Sequence[int]]) -> set[int]:
+    nodes, step = {start}, {start}
+    while step and len(nodes) <= MAX_VISITED:
+        step = {source for node in step for source in sources_of.get(node, ())} - nodes
+        nodes |= step
+    return nodes
 
 
 def tensor_roles(
@@ -178,7 +178,7 @@ def tensor_roles(
         operands[position[consumer]].append(producer)
     role = np.full((len(ids), N_TENSORS, N_SYMBOLS), OTHER, np.int8)
     role[:, :, 0] = OPEN
-    moved = np.zeros((len(ids), N_TENSORS))
+    tensor_bytes = np.zeros((len(ids), N_TENSORS))
     for place, node in enumerate(ids.tolist()):
         nodes = [node, *operands[place][: N_TENSORS - 1]]
         sizes = [tuple(size for size in padded_sizes[i].tolist() if size >= 0) for i in nodes]
@@ -194,8 +194,8 @@ def tensor_roles(
             role[place, tensor, 1 : len(dimension_roles) + 1] = dimension_roles
         if is_swapped:
             nodes[1:] = nodes[:0:-1]
-        moved[place, : len(nodes)] = bytes_of[nodes]
-    return role, (moved / max(moved.sum(), 1.0)).astype(np.float32)
+        tensor_bytes[place, : len(nodes)] = bytes_of[nodes]
+    return role, (tensor_bytes / max(tensor_bytes.sum(), 1.0)).astype(np.float32)
 
 
 def _convolution_roles(
@@ -239,15 +239,15 @@ def dot_roles(output: Sizes, first: Sizes, second: Sizes) -> tuple[tuple[Roles, 
             if min(n_batch, n_rows, len(rhs) - n_batch - n_contracted) < 0:
                 continue
             batch, rows, columns = np.split(np.array(output), (n_batch, n_batch + n_rows))
-            for left in _readings(lhs, tuple(batch), tuple(rows), ROWS):
-                for right in _readings(rhs, tuple(batch), tuple(columns), COLUMNS):
-                    if _contracted(lhs, left) == _contracted(rhs, right):
+            for lhs_roles in _readings(lhs, tuple(batch), tuple(rows), ROWS):
+                for rhs_roles in _readings(rhs, tuple(batch), tuple(columns), COLUMNS):
+                    if _contracted_sizes(lhs, lhs_roles) == _contracted_sizes(rhs, rhs_roles):
                         out = (BATCH,) * n_batch + (ROWS,) * n_rows + (COLUMNS,) * len(columns)
-                        return (out, left, right), bool(is_swapped)
+                        return (out, lhs_roles, rhs_roles), bool(is_swapped)
     return (), False
 
 
-def _contracted(sizes: Sizes, roles: Roles) -> list[int]:
+def _contracted_sizes(sizes: Sizes, roles: Roles) -> list[int]:
     return sorted(size for size, role in zip(sizes, roles, strict=True) if role == CONTRACTED)
 
 
@@ -255,13 +255,12 @@ def _readings(sizes: Sizes, batch: Sizes, free: Sizes, role: int) -> Iterator[Ro
     # The usual readings come first.
     places = list(combinations(range(len(sizes)), len(free)))
     for free_places in places if role == ROWS else places[::-1]:
-        rest = [place for place in range(len(sizes)) if place not in free_places]
-        for shared in combinations(rest, len(batch)):
-            if (
-                tuple(sizes[p] for p in free_places) == free
-                and tuple(sizes[p] for p in shared) == batch
-            ):
+        if tuple(sizes[p] for p in free_places) != free:
+            continue
+        other_places = [place for place in range(len(sizes)) if place not in free_places]
+        for batch_places in combinations(other_places, len(batch)):
+            if tuple(sizes[p] for p in batch_places) == batch:
                 yield tuple(
-                    role if p in free_places else BATCH if p in shared else CONTRACTED
+                    role if p in free_places else BATCH if p in batch_places else CONTRACTED
                     for p in range(len(sizes))
                 )

@@ -92,8 +92,8 @@ class LayoutTables(NamedTuple):
 
     slots: Array  # (m·a, f) float64 summands of each slot, 0 for statistics that are no sums
     starts: Array  # (m,) int64 first slot of each column
-    produced: Array  # (m·a,) int64 layout of the output, 0 if it is open
-    accepted: Array  # (m·a,) int64 layouts of an operand that need no copy
+    outputs: Array  # (m·a,) int64 layout of the output, 0 if it is open
+    operands: Array  # (m·a,) int64 layouts of an operand that need no copy
     consumer: Array  # (p,) int64 column
     producer: Array  # (p,) int64 column
     default: Array  # (p,) int64 layout of the producer's output if it is open
@@ -113,10 +113,10 @@ def layout_rows(tables: LayoutTables, places: Array, xp: ModuleType = np) -> Arr
         (r, f) float64: CONFIG_STATISTICS, and LAYOUT_DETAILS if the tables have them.
     """
     slots = places + tables.starts
-    rows = _summed(tables.slots, slots) if xp is np else tables.slots[slots].sum(1)
-    produced = tables.produced[slots][:, tables.producer]  # (r, p)
-    produced = produced | (produced == 0) * tables.default
-    is_copied = (tables.accepted[slots][:, tables.consumer] & produced) == 0
+    rows = _sum_slots(tables.slots, slots) if xp is np else tables.slots[slots].sum(1)
+    outputs = tables.outputs[slots][:, tables.producer]  # (r, p)
+    outputs = outputs | (outputs == 0) * tables.default
+    is_copied = (tables.operands[slots][:, tables.consumer] & outputs) == 0
     for column, weight in zip(_COPIES, tables.weights, strict=False):
         rows[:, column] = (is_copied * weight).sum(1)
     for column in _LOGARITHMS:
@@ -126,7 +126,7 @@ def layout_rows(tables: LayoutTables, places: Array, xp: ModuleType = np) -> Arr
     return rows
 
 
-def _summed(table: Values, slots: NDArray[np.int64]) -> Values:
+def _sum_slots(table: Values, slots: NDArray[np.int64]) -> Values:
     # The sum of the rows that `slots` name, 2 to 3 times as fast as a copy of these rows.
     n_rows, m = slots.shape
     ends = np.arange(0, n_rows * m + 1, m, dtype=np.int32)
@@ -155,15 +155,16 @@ def layout_tables(graph: LayoutGraph, *, with_details: bool = False) -> LayoutTa
         slots[..., number] = sums.get(name, 0)
     key = (columns.column_of[consumer] * m + columns.column_of[producer]) * N_CODES
     pair, number_of = np.unique(key + columns.defaults[columns.ids][producer], return_inverse=True)
-    moved = _shares(columns.bytes_of[columns.ids][producer])
+    bytes_share = _shares(columns.bytes_of[columns.ids][producer])
     opcode = graph.node_opcode[columns.ids][consumer]
-    by_group = [moved * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
-    weights = [moved, np.full(len(moved), 1 / n_pairs), *(by_group if with_details else ())]
+    by_group = [bytes_share * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
+    equal_share = np.full(len(bytes_share), 1 / n_pairs)
+    weights = [bytes_share, equal_share, *(by_group if with_details else ())]
     return LayoutTables(
         slots=slots.reshape(m * a, -1),
         starts=np.arange(m) * a,
-        produced=_bits(columns.codes[..., 0]).reshape(-1),
-        accepted=columns.accepted.reshape(-1),
+        outputs=_bits(columns.codes[..., 0]).reshape(-1),
+        operands=columns.operand_bits.reshape(-1),
         consumer=pair // (N_CODES * m),
         producer=pair // N_CODES % m,
         # A scalar has layout 0, which no operand accepts by name.
@@ -205,7 +206,7 @@ class _Columns:
         return _where_open(self.defaults[self.ids])
 
     @property
-    def accepted(self) -> NDArray[np.int64]:
+    def operand_bits(self) -> NDArray[np.int64]:
         """Return the bits of the layouts that each slot's operands accept, (m, a)."""
         operands = self.codes[..., 1:]
         bits = np.bitwise_or.reduce(_bits(operands), axis=2)
@@ -313,18 +314,18 @@ def _operand_sums(columns: _Columns) -> dict[str, Values]:
     edges, position = columns.graph.edge_index, columns.position
     consumer, operand = edges[position[edges[:, 0]] >= 0].T
     members = columns.members(position[consumer])
-    default, moved = columns.defaults[operand], columns.bytes_of[operand]
+    default, n_bytes = columns.defaults[operand], columns.bytes_of[operand]
     # A scalar has no layout.
     is_fixed = (position[operand] < 0) & (default != 0)
-    weights = {"bytes": _shares(moved * is_fixed), "edges": _shares(is_fixed)}
-    sums = {f"fixed_operand_copied_{what}": np.zeros(columns.codes.shape[:2]) for what in weights}
+    weights = {"bytes": _shares(n_bytes * is_fixed), "edges": _shares(is_fixed)}
+    sums = {f"fixed_operand_copied_{unit}": np.zeros(columns.codes.shape[:2]) for unit in weights}
     for layout in np.unique(default[is_fixed]):
-        is_copied = columns.accepted >> layout & 1 == 0  # (m, a)
-        for what, weight in weights.items():
+        is_copied = columns.operand_bits >> layout & 1 == 0  # (m, a)
+        for unit, weight in weights.items():
             by_column = members @ (weight * (default == layout))
-            sums[f"fixed_operand_copied_{what}"] += is_copied * by_column[:, None]
+            sums[f"fixed_operand_copied_{unit}"] += is_copied * by_column[:, None]
     growth = padding_growth(dimension_sizes(columns.graph.node_feat[operand]))  # (e, 49)
-    padding = np.take_along_axis(growth, _where_open(default), axis=1) * _shares(moved)[:, None]
+    padding = np.take_along_axis(growth, _where_open(default), axis=1) * _shares(n_bytes)[:, None]
     for number, tensor in enumerate(TENSORS[1:], start=1):
         sums[f"log_{tensor}_padding"] = columns.by_code(members, padding, number)
     return sums
@@ -340,6 +341,6 @@ def _reader_sums(columns: _Columns) -> dict[str, Values]:
     weights = {"bytes": _shares(columns.bytes_of[producer] * is_fixed), "edges": _shares(is_fixed)}
     members = columns.members(position[producer])
     return {
-        f"fixed_reader_copied_{what}": columns.by_code(members, is_copied * weight[:, None])
-        for what, weight in weights.items()
+        f"fixed_reader_copied_{unit}": columns.by_code(members, is_copied * weight[:, None])
+        for unit, weight in weights.items()
     }

@@ -77,7 +77,7 @@ def tile_details(graph: TileGraph) -> NDArray[np.float32]:
     parameter_bytes = output_bytes(graph.node_feat)[is_parameter].sum()
     elements = graph.node_feat[is_parameter, SHAPE_PRODUCT].astype(np.float64).sum()
     read = np.exp(log_steps) * (sizes[0] + sizes[1]) * parameter_bytes / max(elements, 1.0)
-    moved = np.log1p(np.exp(log_steps) * volume * bytes_of_element + read)
+    log_bytes = np.log1p(np.exp(log_steps) * volume * bytes_of_element + read)
     log_flops = np.log1p(max(node_flops(graph).sum(), 0))
     waste, minor_whole, second_whole = _register_fit(graph.node_feat[root], effective)
     columns = [
@@ -88,9 +88,9 @@ def tile_details(graph: TileGraph) -> NDArray[np.float32]:
         second_whole,
         *np.log(tiles).T,
         *np.log(sizes),
-        moved,
+        log_bytes,
         np.log1p(read) - np.log1p(parameter_bytes),
-        log_flops - moved,
+        log_flops - log_bytes,
         log_flops - log_steps,
     ]
     return np.stack(columns, axis=1).astype(np.float32)
@@ -104,9 +104,9 @@ def _register_fit(
     is_whole = []
     order = minor_to_major(output[None])[0]
     for dimension, tile in zip(order[:2], (TILE_MINOR, TILE_SECOND), strict=True):
-        bound = effective[:, dimension] if dimension >= 0 else np.full(len(effective), float(tile))
-        growth += np.log(np.ceil(bound / tile) * tile / bound)
-        is_whole.append(bound % tile == 0)
+        size = effective[:, dimension] if dimension >= 0 else np.full(len(effective), float(tile))
+        growth += np.log(np.ceil(size / tile) * tile / size)
+        is_whole.append(size % tile == 0)
     return growth, is_whole[0], is_whole[1]
 
 
@@ -120,8 +120,8 @@ def output_tiles(
         missing dimension has size 1. A missing bound is the whole dimension.
     """
     dimensions = np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 1)
-    stored = graph.config_feat[:, OUTPUT_BOUNDS].astype(np.float64)
-    bounds = np.where(stored > 0, stored, dimensions)
+    bounds = graph.config_feat[:, OUTPUT_BOUNDS].astype(np.float64)
+    bounds = np.where(bounds > 0, bounds, dimensions)
     return dimensions, bounds, np.ceil(dimensions / bounds)
 
 

@@ -39,7 +39,7 @@ from models.trees.linear import (
 )
 from models.trees.rows import (
     GraphRows,
-    binned,
+    bin_rows,
     dataset_parameters,
     sample_rows,
     statistics_table,
@@ -67,7 +67,7 @@ def train_boosting(job: TrainJob) -> None:
     config: BoostingConfig = getattr(job.recipe, job.model)
     graphs = sample_rows(job.files, config, job.seed)
     names = statistics_names(job.files[0].collection.kind, config.statistics)
-    dataset = binned(graphs, config, statistics_table(config.statistics), names)
+    dataset = bin_rows(graphs, config, statistics_table(config.statistics), names)
     start = None
     if config.linear_start:
         start = LinearRows(graphs, LINEAR)
@@ -127,10 +127,10 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
     paths = [run_dir / IMPORTANCES for run_dir in run_dirs if (run_dir / IMPORTANCES).exists()]
     if not paths:
         return None
-    both = pl.col("gain", "splits")
-    share = both / both.sum().clip(lower_bound=1e-12)
+    columns = pl.col("gain", "splits")
+    share = columns / columns.sum().clip(lower_bound=1e-12)
     shares = pl.concat(read_table(path).with_columns(share) for path in paths)
-    table = shares.group_by("statistic").agg(both.sum() / len(paths))
+    table = shares.group_by("statistic").agg(columns.sum() / len(paths))
     return table.sort("gain", "statistic", descending=[True, False])
 
 
@@ -179,7 +179,7 @@ def load_boosting(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
     names = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     path = run_dir / MODEL_FILE
     booster = booster_of(read_bytes(path), path, *names)
-    rows_of = partial(statistics_of, chosen=config.statistics)
+    rows_of = partial(statistics_of, statistics=config.statistics)
     start = read_linear(run_dir, LINEAR) if config.linear_start else None
     return BoostingRanker(booster, rows_of, recipe.n_threads, start)
 
@@ -225,17 +225,17 @@ def held_out_curve(
     import lightgbm
 
     def begin(
-        learned: "lightgbm.Dataset", held_out: "lightgbm.Dataset", parameters: dict[str, object]
+        train: "lightgbm.Dataset", held_out: "lightgbm.Dataset", parameters: dict[str, object]
     ) -> "tuple[lightgbm.Dataset, lightgbm.Dataset, dict[str, object]]":
         if start is not None:
             (fold,) = set(fold_of[held_out.used_indices])
             scores = start.fit(fold_of != fold)[1]
-            for part in (learned, held_out):
+            for part in (train, held_out):
                 part.construct().set_init_score(-LINEAR_SCALE * scores[part.used_indices])
-        return learned, held_out, parameters
+        return train, held_out, parameters
 
     def judge(scores: Values, held_out: "lightgbm.Dataset") -> tuple[str, float, bool]:
-        return "ranked", ranked(graphs, np.asarray(held_out.used_indices), scores), True
+        return "score", held_out_score(graphs, np.asarray(held_out.used_indices), scores), True
 
     curves = lightgbm.cv(
         parameters,
@@ -249,7 +249,7 @@ def held_out_curve(
         feval=judge,
         callbacks=[lightgbm.early_stopping(config.early_stop, verbose=False)],
     )
-    curve: list[float] = curves["valid ranked-mean"]
+    curve: list[float] = curves["valid score-mean"]
     return curve
 
 
@@ -262,7 +262,9 @@ def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[n
     return np.repeat(family_folds(families, min(n_folds, len(set(families))), seed), sizes)
 
 
-def ranked(graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: Values) -> float:
+def held_out_score(
+    graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: Values
+) -> float:
     """Return the mean metric of the held-out rows over graphs.
 
     Args:
@@ -291,7 +293,8 @@ def pairwise_logistic(runtime: Values) -> Objective:
     """
 
     def objective(scores: Values, dataset: "lightgbm.Dataset") -> Derivatives:
-        learned = runtime if dataset.used_indices is None else runtime[dataset.used_indices]
+        used = dataset.used_indices
+        runtimes = runtime if used is None else runtime[used]
         gradient, hessian = np.empty(len(scores), np.float32), np.empty(len(scores), np.float32)
         sizes = np.asarray(dataset.get_group())
         single = scores.astype(np.float32)
@@ -299,9 +302,8 @@ def pairwise_logistic(runtime: Values) -> Objective:
             step = max(1, MAX_PAIRS // g)
             for start in range(end - g, end, step):
                 rows, group = slice(start, min(start + step, end)), slice(end - g, end)
-                is_faster = np.sign(learned[group] - learned[rows, None]).astype(
-                    np.float32
-                )  # (b, g)
+                order = np.sign(runtimes[group] - runtimes[rows, None])
+                is_faster = order.astype(np.float32)  # (b, g)
                 margin = is_faster * (single[rows, None] - single[group])
                 wrong = np.abs(is_faster) / (1 + np.exp(np.clip(margin, -30, 30)))
                 gradient[rows] = -(is_faster * wrong).sum(axis=1) / g

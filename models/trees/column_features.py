@@ -26,11 +26,7 @@ from features.statistics.layout import TENSORS
 
 
 class ColumnFeatures(FrozenConfig):
-    """The features that distinguish the configs of a program.
-
-    A feature is 1 if a tensor (0..2) of a node (a position in config order) has a layout (6
-    values).
-    """
+    """Features by node (position in config order), tensor (0..2) and layout (6 values)."""
 
     node: list[int]
     tensor: list[int]
@@ -56,9 +52,9 @@ class ColumnFeatures(FrozenConfig):
     def table(self, graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Compute the features of some configs, (r, f) float32 of 0 and 1."""
         layouts = graph.configs.vectors.reshape(-1, N_TENSORS, VALUES_PER_TENSOR)
-        wanted = np.asarray(self.layout, dtype=np.int8).reshape(-1, VALUES_PER_TENSOR)  # (f, 6)
+        layout = np.asarray(self.layout, dtype=np.int8).reshape(-1, VALUES_PER_TENSOR)  # (f, 6)
         # (u, f): whether a vector of the graph sets a feature
-        is_set = (layouts[:, self.tensor] == wanted).all(axis=2).astype(np.float32)
+        is_set = (layouts[:, self.tensor] == layout).all(axis=2).astype(np.float32)
         ids = graph.configs.vector_ids(rows)[:, self.node]  # (r, f)
         return is_set[ids, np.arange(len(self.node))]
 
@@ -71,16 +67,17 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
     layouts = graph.configs.vectors.reshape(-1, N_TENSORS, VALUES_PER_TENSOR)
     first_of_column = np.unique(graph.configs.codebooks.column_of, return_index=True)[1]
     ids = graph.configs.vector_ids(rows)
-    seen: set[bytes] = set()
+    known_splits: set[bytes] = set()
     for place in first_of_column.tolist():
         for number in range(N_TENSORS):
-            taken, index = np.unique(layouts[:, number][ids[:, place]], axis=0, return_inverse=True)
-            for which, values in enumerate(taken.tolist()):
-                feature = index.reshape(-1) == which
+            of_tensor = layouts[:, number][ids[:, place]]
+            distinct, index = np.unique(of_tensor, axis=0, return_inverse=True)
+            for value, values in enumerate(distinct.tolist()):
+                feature = index.reshape(-1) == value
                 # A feature and its complement split configs in the same way.
-                same = {np.packbits(feature).tobytes(), np.packbits(~feature).tobytes()}
-                if not feature.all() and not same & seen:
-                    seen |= same
+                splits = {np.packbits(feature).tobytes(), np.packbits(~feature).tobytes()}
+                if not feature.all() and not splits & known_splits:
+                    known_splits |= splits
                     node.append(place)
                     tensor.append(number)
                     layout.append(values)

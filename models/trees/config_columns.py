@@ -63,11 +63,7 @@ class LearnedProgram(FrozenConfig):
 
 
 def train_config_columns(job: TrainJob) -> None:
-    """Learn the configs of train graphs. A resumed training skips the learned graphs.
-
-    Raises:
-        OutOfTime: The time is over.
-    """
+    """Learn the configs of train graphs. A resumed training skips the learned graphs."""
     config: ConfigColumnsConfig = getattr(job.recipe, job.model)
     files = used_programs(job.files, job.ranked)
     log.info(f"{job.model}: {len(files)} of {len(job.files)} train graphs can rank a graph")
@@ -78,14 +74,14 @@ def train_config_columns(job: TrainJob) -> None:
             continue
         if out_of_time():
             raise OutOfTime(f"{job.run_dir}: out of time with {number} of {len(graphs)} graphs")
-        learned = _learn(rows, config, seed=job.seed, threads=job.recipe.n_threads)
-        contents = {f"{number:03d}/{name}": text.encode() for name, text in learned.items()}
-        write_bytes(part, _zipped(contents))
+        texts = _learn(rows, config, seed=job.seed, threads=job.recipe.n_threads)
+        contents = {f"{number:03d}/{name}": text.encode() for name, text in texts.items()}
+        write_bytes(part, _pack(contents))
     parts = sorted(job.run_dir.glob(PARTS))
     programs: dict[str, bytes] = {}
     for part in parts:
-        programs |= _unzipped(part)
-    write_bytes(job.run_dir / ARCHIVE, _zipped(programs))
+        programs |= _unpack(part)
+    write_bytes(job.run_dir / ARCHIVE, _pack(programs))
     for part in parts:
         part.unlink()
 
@@ -104,8 +100,8 @@ def _learn(
     files: dict[str, str] = {}
     for name in weights:
         if name == "linear":
-            linear_config = LinearConfig(statistics=config.statistics)
-            linear = LinearRows([rows], linear_config).fit()[0].weights
+            linear_rows = LinearRows([rows], LinearConfig(statistics=config.statistics))
+            linear = linear_rows.fit()[0].weights
         else:
             files[f"{name}.txt"] = trees.fit(name, rows).model_to_string()
     program = LearnedProgram(
@@ -118,18 +114,18 @@ def _learn(
     return {PROGRAM: program.model_dump_json(), **files}
 
 
-def _zipped(files: Mapping[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
+def _pack(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name, FIXED_DATE), content, zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
+    return buffer.getvalue()
 
 
-def _unzipped(path: Path, ending: str = "") -> dict[str, bytes]:
+def _unpack(path: Path, ending: str = "") -> dict[str, bytes]:
     """Return the files of an archive whose names have an ending."""
-    expected = "learned programs; remove its folder, and train the model again"
-    with open_regular(path) as file, blame(path, expected), zipfile.ZipFile(file) as archive:
+    need = "learned programs; remove its folder, and train the model again"
+    with open_regular(path) as file, blame(path, need), zipfile.ZipFile(file) as archive:
         names = [name for name in archive.namelist() if name.endswith(ending)]
         return {name: archive.read(name) for name in names}
 
@@ -144,16 +140,11 @@ class ConfigColumnsRanker:
     threads: int
 
     def siblings_of(self, graph: LayoutGraph) -> list[str]:
-        """Return the programs that rank a graph, nearest first."""
         signatures = {name: program.signature for name, program in self.programs.items()}
         return siblings_of(signatures, signature_of(graph))
 
     def score(self, graph: Graph) -> NDArray[np.float32] | None:
-        """Score every config, or return None if no sibling of the graph was learned.
-
-        Returns:
-            (c,) float32 scores. A lower score means a faster config.
-        """
+        """Score every config (c,), or return None if no sibling of the graph was learned."""
         assert isinstance(graph, LayoutGraph)
         siblings = self.siblings_of(graph)
         if not siblings:
@@ -178,7 +169,7 @@ class ConfigColumnsRanker:
                 names = program.features.names(statistics)
                 rows_of = partial(program.features.rows_of, statistics=statistics)
                 place = f"{folder}/{name}.txt"
-                text = _unzipped(self.archive, place).get(place, b"")
+                text = _unpack(self.archive, place).get(place, b"")
                 booster = booster_of(text, self.archive, names)
                 scores = BoostingRanker(booster, rows_of, self.threads).score_rows(graph, rows)
             total += np.float32(weight) * scores
@@ -190,7 +181,7 @@ def load_config_columns(name: str, run_dir: Path, recipe: Recipe) -> ConfigColum
     with blame(archive, "features, and a weight for each ranker"):
         programs = {
             place.removesuffix(f"/{PROGRAM}"): LearnedProgram.model_validate_json(text)
-            for place, text in _unzipped(archive, PROGRAM).items()
+            for place, text in _unpack(archive, PROGRAM).items()
         }
     statistics = getattr(recipe, name).statistics
     return ConfigColumnsRanker(archive, programs, statistics, recipe.n_threads)

@@ -49,12 +49,12 @@ class LinearRows:
         self.tables = [table_of(graph.file, graph.rows) for graph in graphs]
 
     def fit(
-        self, learned: NDArray[np.bool_] | None = None
+        self, is_learned: NDArray[np.bool_] | None = None
     ) -> "tuple[LinearRanker, NDArray[np.float64]]":
         """Fit a linear ranker.
 
         Args:
-            learned: (r,) whether the ranker learns a row. None learns all rows.
+            is_learned: (r,) whether the ranker learns a row. None learns all rows.
 
         Returns:
             The ranker, and its scores of all rows, (r,).
@@ -65,21 +65,21 @@ class LinearRows:
         from sklearn.preprocessing import StandardScaler
 
         sizes = [len(graph.rows) for graph in self.graphs]
-        is_learned = np.ones(sum(sizes), dtype=bool) if learned is None else learned
-        centred, targets = [], []
-        parts = np.split(is_learned, np.cumsum(sizes)[:-1])
+        mask = np.ones(sum(sizes), dtype=bool) if is_learned is None else is_learned
+        inputs, targets = [], []
+        parts = np.split(mask, np.cumsum(sizes)[:-1])
         for graph, table, rows in zip(self.graphs, self.tables, parts, strict=True):
             if rows.any():
                 # With runtimes in place of ranks, a few very slow configs would determine all
                 # weights.
                 ranks = rankdata(graph.runtime[rows])
                 targets.append((ranks - ranks.mean()) / (ranks.std() or 1.0))
-                centred.append(table[rows] - table[rows].mean(axis=0))
+                inputs.append(table[rows] - table[rows].mean(axis=0))
         model = make_pipeline(
             StandardScaler(with_mean=False),
             Ridge(alpha=self.config.penalty, fit_intercept=False),
         )
-        model.fit(np.concatenate(centred).astype(np.float64), np.concatenate(targets))
+        model.fit(np.concatenate(inputs).astype(np.float64), np.concatenate(targets))
         kind, statistics = self.graphs[0].file.collection.kind, self.config.statistics
         scale = model[0].scale_
         values = np.stack([model[-1].coef_ / scale, MAX_DEVIATIONS * scale], axis=1).tolist()
@@ -104,8 +104,8 @@ class LinearRanker:
     def of(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
         """Score configs (r,) of a graph by their statistics, (r, f)."""
         weights, limits = np.asarray(list(self.weights.values())).T
-        centred = table.astype(np.float64) - table.mean(axis=0, dtype=np.float64)
-        return np.asarray(centred.clip(-limits, limits) @ weights)
+        inputs = table.astype(np.float64) - table.mean(axis=0, dtype=np.float64)
+        return np.asarray(inputs.clip(-limits, limits) @ weights)
 
     def write(self, run_dir: Path) -> None:
         write_text(run_dir / MODEL_FILE, json.dumps(self.weights, indent=1) + "\n")

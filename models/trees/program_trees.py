@@ -25,7 +25,7 @@ from data.graphs.graph import LayoutGraph
 from features.statistics.configs import StatisticsSet
 from models.config.trees import BoostingConfig, ConfigColumnsConfig
 from models.trees.column_features import ColumnFeatures
-from models.trees.rows import GraphRows, binned, dataset_parameters
+from models.trees.rows import GraphRows, bin_rows, dataset_parameters
 
 if TYPE_CHECKING:
     import lightgbm
@@ -122,7 +122,7 @@ class ProgramTrees:
         compute = self.features.rows_of(self.graph, statistics)
         binning = BoostingConfig(min_rows_per_leaf=settings.min_rows_per_leaf)
         names = self.features.names(statistics)
-        dataset = binned([configs], binning, lambda _, some: compute(some), names)
+        dataset = bin_rows([configs], binning, lambda _, rows: compute(rows), names)
         dataset.set_label(-normal_deviates(configs.runtime))
         parameters: dict[str, Any] = {
             **dataset_parameters(binning, n_configs),
@@ -145,8 +145,8 @@ class ProgramTrees:
         held_out_scores = np.empty((len(configs.rows), len(names)))
         fold_of = np.arange(len(configs.rows)) % STACKING_FOLDS
         for fold in np.unique(fold_of):
-            learned, held_out = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-            part = replace(configs, rows=configs.rows[learned], runtime=configs.runtime[learned])
+            train, held_out = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+            part = replace(configs, rows=configs.rows[train], runtime=configs.runtime[train])
             for column, name in enumerate(names):
                 compute = self.features.rows_of(
                     self.graph, statistics_read_by(name, self.config.statistics)

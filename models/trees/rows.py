@@ -64,7 +64,7 @@ def relevance(runtime: NDArray[np.float64], levels: int) -> NDArray[np.int32]:
 
 def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> list[GraphRows]:
     """Sample distinct configs of each graph that has an order, in random order."""
-    sampled = []
+    samples = []
     for number, file in enumerate(files):
         graph = read_graph(file)
         first, group = distinct_configs(graph)
@@ -72,11 +72,11 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
         places = order[: config.configs_per_graph]
         rows, runtime = first[places], group_means(graph.runtime, group)[places]
         if len(rows) >= 2 and runtime.min() < runtime.max():
-            sampled.append(GraphRows(file, rows, runtime))
-    if not sampled:
+            samples.append(GraphRows(file, rows, runtime))
+    if not samples:
         kind = files[0].collection.kind if files else ""
         raise PipelineError(f"boosting: no {kind} graph has two configs of different runtime")
-    return sampled
+    return samples
 
 
 def statistics_table(statistics: StatisticsSet) -> Table:
@@ -93,7 +93,7 @@ def statistics_table(statistics: StatisticsSet) -> Table:
     return table
 
 
-def binned(
+def bin_rows(
     graphs: Sequence[GraphRows], config: BoostingConfig, table: Table, names: Sequence[str]
 ) -> "lightgbm.Dataset":
     """Return the binned rows of all graphs, in order."""
@@ -117,11 +117,11 @@ def binned(
     # LightGBM can bin a Sequence alone, but it then reads single rows, and finds no features in few
     # rows of mostly zeros.
     share = min(1.0, BIN_SAMPLE_ROWS / sum(len(graph.rows) for graph in graphs))
-    sampled = [
+    samples = [
         table(graph.file, graph.rows[: math.ceil(share * len(graph.rows))]) for graph in graphs
     ]
     parameters = dataset_parameters(config, sum(len(graph.rows) for graph in graphs))
-    bins = lightgbm.Dataset(np.concatenate(sampled), feature_name=list(names), params=parameters)
+    bins = lightgbm.Dataset(np.concatenate(samples), feature_name=list(names), params=parameters)
     return lightgbm.Dataset(
         [Rows(graph) for graph in graphs],
         label=np.concatenate([relevance(g.runtime, config.relevance_levels) for g in graphs]),

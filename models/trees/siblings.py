@@ -34,28 +34,24 @@ class Signature(FrozenConfig):
     log_size: float
     collection: str
 
-    def is_sibling(self, other: "Signature") -> bool:
+    def is_sibling(self, graph: "Signature") -> bool:
         """Return whether two graphs are the same program, in any size."""
-        return self.opcodes == other.opcodes and are_near(self.n_edges, other.n_edges)
+        return self.opcodes == graph.opcodes and are_near(self.n_edges, graph.n_edges)
 
-    def distance(self, other: "Signature") -> tuple[bool, bool, float]:
+    def distance(self, graph: "Signature") -> tuple[bool, bool, float]:
         """Return the key that sorts siblings: same content, same collection, nearest size."""
-        return (
-            self.content != other.content,
-            self.collection != other.collection,
-            abs(self.log_size - other.log_size),
-        )
+        size_ratio = abs(self.log_size - graph.log_size)
+        return self.content != graph.content, self.collection != graph.collection, size_ratio
 
 
-def are_near(n_edges: int, other: int) -> bool:
+def are_near(first: int, second: int) -> bool:
     """Return whether two numbers of edges may be those of one program in two sizes."""
-    larger = max(n_edges, other)
+    larger = max(first, second)
     at_most = max(ALWAYS_SHARE_APART * larger, min(MAX_EDGES_APART, MAX_SHARE_APART * larger))
-    return abs(n_edges - other) <= at_most
+    return abs(first - second) <= at_most
 
 
 def signature_of(graph: LayoutGraph) -> Signature:
-    """Return the signature of a program."""
     ids = graph.node_config_ids
     opcodes = hashlib.blake2b(graph.node_opcode[ids].tobytes(), digest_size=8).hexdigest()
     return Signature(
@@ -67,22 +63,19 @@ def signature_of(graph: LayoutGraph) -> Signature:
     )
 
 
-def siblings_of(learned: Mapping[K, Signature], graph: Signature) -> list[K]:
-    """Return the programs that rank a graph, nearest first.
-
-    If the graph's program was learned, its siblings are left out.
-    """
-    siblings = [key for key, other in learned.items() if other.is_sibling(graph)]
-    siblings.sort(key=lambda key: learned[key].distance(graph))
-    same = [key for key in siblings if learned[key].content == graph.content]
-    return (same or siblings)[:MAX_SIBLINGS]
+def siblings_of(programs: Mapping[K, Signature], graph: Signature) -> list[K]:
+    """Return the learned programs that rank a graph, nearest first: itself, or its siblings."""
+    siblings = [key for key, program in programs.items() if program.is_sibling(graph)]
+    siblings.sort(key=lambda key: programs[key].distance(graph))
+    copies = [key for key in siblings if programs[key].content == graph.content]
+    return (copies or siblings)[:MAX_SIBLINGS]
 
 
-def used_programs(files: Sequence[GraphFile], ranked: Sequence[GraphFile]) -> list[GraphFile]:
+def used_programs(files: Sequence[GraphFile], to_rank: Sequence[GraphFile]) -> list[GraphFile]:
     """Return the train graphs that rank some graphs, or all of them without graphs to rank."""
-    if not ranked:
+    if not to_rank:
         return [*files]
-    learned = {file: signature_of(read_layout(file)) for file in files}
-    graphs = [signature_of(read_layout(file)) for file in ranked]
-    used = {file for graph in graphs for file in siblings_of(learned, graph)}
-    return [file for file in files if file in used]
+    programs = {file: signature_of(read_layout(file)) for file in files}
+    graphs = [signature_of(read_layout(file)) for file in to_rank]
+    needed_files = {file for graph in graphs for file in siblings_of(programs, graph)}
+    return [file for file in files if file in needed_files]

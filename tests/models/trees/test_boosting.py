@@ -112,7 +112,7 @@ def test_streamed_blocks_of_rows_are_those_of_one_table(
     config = BoostingConfig(min_rows_per_leaf=2)
     graphs = sample_rows(layout_files, config, 0)
     names = statistics_names("layout", "all")
-    streamed = rows.binned(graphs, config, statistics_table("all"), names)
+    streamed = rows.bin_rows(graphs, config, statistics_table("all"), names)
     table = np.concatenate([statistics_of(read_graph(g.file), "all")(g.rows) for g in graphs])
     in_memory = lightgbm.Dataset(
         table,
@@ -201,7 +201,7 @@ def test_held_out_rows_are_judged_graph_by_graph() -> None:
     scores = np.asarray([3.0, 1.0, 2.0, 9.0, 8.0, 7.0])
     first = kendall_tau(-scores[:3], np.asarray([1.0, 3.0, 4.0]))
     second = kendall_tau(-scores[3:], graphs[1].runtime)
-    assert boosting.ranked(graphs, held_out, scores) == pytest.approx((first + second) / 2)
+    assert boosting.held_out_score(graphs, held_out, scores) == pytest.approx((first + second) / 2)
 
 
 TWO_FAMILIES = [layout_rows(name, np.arange(1, 12)) for name in ("a_b1", "b_b1")]
@@ -211,7 +211,7 @@ def test_the_best_round_is_that_of_the_mean_curve(monkeypatch: pytest.MonkeyPatc
     """Alone, fold 0 would be best at round 2 and stop at 5, before the best round of the mean."""
     config = BoostingConfig(num_boost_round=50, early_stop=3, folds=2, min_rows_per_leaf=1)
     table = np.random.default_rng(0).normal(size=(22, 3)).astype(np.float32)
-    dataset = rows.binned(TWO_FAMILIES, config, lambda _, some: table[some], list("abc"))
+    dataset = rows.bin_rows(TWO_FAMILIES, config, lambda _, some: table[some], list("abc"))
     parameters = boosting.booster_parameters(config, 22, seed=0, threads=1)
     folds = boosting.row_folds(TWO_FAMILIES, 2, seed=0)
     quality = {0: [0.2, 1.0, 0.4, 0.6, 0.7, 0.8, 0.8], 1: [0.2, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7]}
@@ -223,7 +223,7 @@ def test_the_best_round_is_that_of_the_mean_curve(monkeypatch: pytest.MonkeyPatc
         n_rounds[fold] += 1
         return [*quality[fold], 0, 0, 0][n_rounds[fold] - 1]
 
-    monkeypatch.setattr(boosting, "ranked", judge)
+    monkeypatch.setattr(boosting, "held_out_score", judge)
     assert boosting.choose_capacity(TWO_FAMILIES, dataset, parameters, config, seed=0) == (31, 7)
     assert n_rounds == {0: 10, 1: 10}
 
@@ -239,7 +239,7 @@ def test_leaves_are_doubled_while_held_out_graphs_are_ranked_better(
 
     def cross_validate(parameters: dict[str, int], *_: object, **__: object) -> dict[str, object]:
         trials.append(parameters["num_leaves"])
-        return {"valid ranked-mean": [0.1, scores[len(trials) - 1]]}
+        return {"valid score-mean": [0.1, scores[len(trials) - 1]]}
 
     monkeypatch.setattr(lightgbm, "cv", cross_validate)
     assert boosting.choose_capacity(TWO_FAMILIES, None, {}, config, seed=0) == (leaves, 2)
@@ -256,9 +256,9 @@ def test_folds_begin_from_rankers_that_have_not_learned_their_graphs(
     def judge(_: object, held_out: NDArray[np.int64], scores: NDArray[np.float64]) -> float:
         return scores_of.setdefault(tuple(held_out), scores) is scores
 
-    monkeypatch.setattr(boosting, "ranked", judge)
+    monkeypatch.setattr(boosting, "held_out_score", judge)
     start, names = LinearRows(graphs, LINEAR), statistics_names("layout", "plain")
-    dataset = rows.binned(graphs, config, statistics_table("plain"), names)
+    dataset = rows.bin_rows(graphs, config, statistics_table("plain"), names)
     n_rows = sum(len(graph.rows) for graph in graphs)
     parameters = boosting.booster_parameters(config, n_rows, seed=0, threads=1)
     boosting.choose_capacity(graphs, dataset, parameters, config, seed=0, start=start)
