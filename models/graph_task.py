@@ -134,13 +134,13 @@ def loss_of(model: Any, scores: Any, runtime: Tensor) -> Tensor:
     return loss
 
 
-def _check_result(model: nn.Module, what: str, result: Any, shape: torch.Size) -> None:
+def _check_result(model: nn.Module, source: str, result: Any, shape: torch.Size) -> None:
     is_tensor = isinstance(result, Tensor)
     has_gradient = is_tensor and (result.requires_grad or not torch.is_grad_enabled())
     if not has_gradient or result.shape != shape:
-        returned = f"{tuple(result.shape)}" if is_tensor else f"a {type(result).__name__}"
+        kind = f"{tuple(result.shape)}" if is_tensor else f"a {type(result).__name__}"
         raise PipelineError(
-            f"model '{_place_of(type(model))}': {what} returned {returned}"
+            f"model '{_place_of(type(model))}': {source} returned {kind}"
             f"{' without a gradient' * (is_tensor and not has_gradient)}, expected a tensor "
             f"{tuple(shape)} that is computed from parameters, without detach or no_grad"
         )
@@ -195,10 +195,10 @@ def load_parameters(model: nn.Module, start: Path) -> None:
     """Copy the parameters of a trained network. Buffers, such as known opcodes, stay."""
     tensors, _ = load_tensors(start / WEIGHTS)
     for name, parameter in model.named_parameters():
-        trained = tensors.get(f"model.{name}")
-        if trained is None or trained.shape != parameter.shape:
+        weights = tensors.get(f"model.{name}")
+        if weights is None or weights.shape != parameter.shape:
             raise PipelineError(f"{start / WEIGHTS}: has no '{name}' {tuple(parameter.shape)}")
-        parameter.copy_(trained)
+        parameter.copy_(weights)
 
 
 @contextmanager
@@ -206,8 +206,11 @@ def torch_for(job: TrainJob, network: type[Any]) -> Iterator[tuple[Any, torch.de
     """Prepare torch to train a network by its recipe."""
     recipe, config = job.recipe, getattr(job.recipe, job.model)
     device, tf32 = network_device(recipe.accelerator), allows_tf32(config.training)
-    prepared = torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32)
-    with prepared, faults_of(network):
+    threads, seed = recipe.n_threads, job.seed
+    with (
+        torch_prepared(seed=seed, threads=threads, device=device, tf32=tf32),
+        faults_of(network),
+    ):
         yield config, device
 
 

@@ -30,8 +30,8 @@ ALL_CONFIGS: Mapping[str, Rows] = MappingProxyType({})
 def sampled(files: Iterable[GraphFile], at_most: int) -> dict[str, Rows]:
     """Sample rows of the layout graphs with more than `at_most` configs. 0 samples no graph."""
     layouts = [file for file in files if at_most and file.collection.kind == "layout"]
-    many = (graph for graph in map(read_layout, layouts) if graph.n_configs > at_most)
-    return {graph.file.submission_id: sample_rows(graph, at_most) for graph in many}
+    large = (graph for graph in map(read_layout, layouts) if graph.n_configs > at_most)
+    return {graph.file.submission_id: sample_rows(graph, at_most) for graph in large}
 
 
 def read_ahead(

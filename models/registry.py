@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, blame
 from data.graphs.graph import Graph
 from data.tree import GraphFile
-from models.config.custom import imported, source_of
+from models.config.custom import import_place, source_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, check_done, is_done, read_config, read_recipe
 
@@ -70,10 +70,10 @@ class ModelEntry:
     custom: Any = None
 
     def train(self, job: TrainJob) -> None:
-        imported(self.trainer)(job, *self._network())
+        import_place(self.trainer)(job, *self._network())
 
     def load(self, run_dir: Path, recipe: Recipe) -> Ranker:
-        ranker: Ranker = imported(self.loader)(self.name, run_dir, recipe, *self._network())
+        ranker: Ranker = import_place(self.loader)(self.name, run_dir, recipe, *self._network())
         return ranker
 
     @property
@@ -83,7 +83,7 @@ class ModelEntry:
 
     @property
     def network_class(self) -> Any:
-        return self.custom or imported(self.network)
+        return self.custom or import_place(self.network)
 
     def _network(self) -> list[Any]:
         return [self.network_class] if self.network else []

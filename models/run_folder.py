@@ -43,8 +43,9 @@ def check_done(folder: Path) -> None:
     for line in lines[1:]:
         checksum, _, name = line.partition(" ")
         if Path(name).name != name or name == ".." or len(name.encode()) > 255:
-            expected = "expected the name of a file in the same folder"
-            raise PipelineError(f"{folder / DONE}: names {name!r}; {expected}")
+            raise PipelineError(
+                f"{folder / DONE}: names {name!r}; expected the name of a file in the same folder"
+            )
         path = folder / name
         if not path.is_file():
             fault = "missing; expected a file of the finished folder"
@@ -62,11 +63,11 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     if (folder / CONFIG).exists():
         if not resume:
             raise UsageError(f"{folder}: contains a run already; pass --resume to resume it")
-        begun = read_config(folder)
-        _refuse_other(folder, {key: begun.get(key) for key in config}, config)
+        old = read_config(folder)
+        _refuse_other(folder, {key: old.get(key) for key in config}, config)
         return
-    others = [name for name in names if not name.startswith(f".{CONFIG}.")]
-    if others or (folder.exists() and not folder.is_dir()):
+    has_files = any(not name.startswith(f".{CONFIG}.") for name in names)
+    if has_files or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
 
 
@@ -80,8 +81,8 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     _refuse_other(folder, read_config(folder), config)
 
 
-def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -> None:
-    difference = first_difference(begun, config)
+def _refuse_other(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    difference = first_difference(old, new)
     if difference and difference.startswith("data ="):
         difference = "other graphs (by --data or --collections)"
     if difference:
@@ -118,8 +119,8 @@ def with_original_name(recipe: Recipe, folder: Path) -> Recipe:
     if not (folder / CONFIG).is_file():
         return recipe
     table = read_config(folder).get("recipe") or {}
-    named = recipe.model_copy(update={"name": table.get("name", recipe.name)})
-    return named if named.model_dump(mode="json") == table else recipe
+    original = recipe.model_copy(update={"name": table.get("name", recipe.name)})
+    return original if original.model_dump(mode="json") == table else recipe
 
 
 def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, Sequence[str]]:

@@ -61,7 +61,7 @@ def named_models(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return names | {short_name(entry): (entry, kinds[entry]) for entry in kinds if is_own(entry)}
 
 
-def imported(place: str) -> Any:
+def import_place(place: str) -> Any:
     """Import a class or function "package.module:name", which runs the code of its module."""
     module, _, name = place.partition(":")
     try:
@@ -74,18 +74,18 @@ def imported(place: str) -> Any:
             "'package.module:Class', found from the working folder or PYTHONPATH"
         ) from error
     if name not in members:
-        defined = (
-            key for key, value in members.items() if getattr(value, "__module__", None) == module
-        )
-        has = ", ".join(defined) or "none of its own"
+        names = [
+            key for key, value in members.items() if getattr(value, "__module__", "") == module
+        ]
+        has = ", ".join(names) or "none of its own"
         raise UsageError(f"model '{place}': module '{module}' has no class '{name}'; it has {has}")
     return members[name]
 
 
 def custom_network(place: str, kind: str) -> Any:
     """Import the network "package.module:Class" of a custom model that the user trusts."""
-    network = imported(place)
-    if not (isinstance(network, type) and issubclass(network, imported(BASES[kind]))):
+    network = import_place(place)
+    if not (isinstance(network, type) and issubclass(network, import_place(BASES[kind]))):
         base = BASES[kind].replace(":", ".")
         raise UsageError(f"model '{place}': ranks no {kind} configs; expected a subclass of {base}")
     if isabstract(network):

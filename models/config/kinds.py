@@ -64,7 +64,7 @@ class TileConfig(FrozenConfig):
     models: ModelNames = ("late_fusion_sage", "tile_boosting")
 
 
-def check_collections(tables: Tables, named: Iterable[str], *, together: bool) -> None:
+def check_collections(tables: Tables, models: Iterable[str], *, together: bool) -> None:
     """Raise a ValueError for a wrong name of a collection or table. Keys are not checked."""
     kinds = {collection.name: collection.kind for collection in COLLECTIONS}
     for name, table in tables.items():
@@ -73,19 +73,19 @@ def check_collections(tables: Tables, named: Iterable[str], *, together: bool) -
             raise ValueError(f"{key}: no such collection; expected {', '.join(kinds)}")
         if together and kinds[name] == "layout":
             raise ValueError(f"{key}: layout.together trains one model on all layouts; drop one")
-        models = get_args(LayoutModelName if kinds[name] == "layout" else TileModelName)
-        names = ("features", *models, *named)
+        built_in = get_args(LayoutModelName if kinds[name] == "layout" else TileModelName)
+        names = ("features", *built_in, *models)
         for unknown in table.keys() - {*names}:
             raise ValueError(f"{key}.{unknown}: cannot differ here; expected {', '.join(names)}")
 
 
-def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of nested tables with some values replaced."""
     result = dict(table)
     for key, value in changes.items():
         old = result.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
+        is_table = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merge(old, value) if is_table else value  # type: ignore[arg-type]
     return result
 
 

@@ -20,44 +20,12 @@ from common.machine import granted
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 from data.tree import COLLECTIONS, KINDS, LAYOUTS, Collection, collection_named
 from features.pruning import pruning_rule
-from models.config.custom import (
-    UncheckedConfig,
-    custom_network,
-    is_own,
-    named_models,
-    short_name,
-)
-from models.config.kinds import (
-    LayoutConfig,
-    LayoutModelName,
-    TileConfig,
-    TileModelName,
-    check_collections,
-    has_key,
-    merged,
-)
-from models.config.networks import (
-    BaselineGcnConfig,
-    Count,
-    CrossConfigSageConfig,
-    EarlyFusionSageConfig,
-    LateFusionSageConfig,
-    Seeds,
-    SegmentSageConfig,
-    Splits,
-    TgraphConfig,
-    TrainingConfig,
-    Weight,
-    each_once,
-)
-from models.config.trees import (
-    BaselineConfig,
-    BoostingConfig,
-    ConfigColumnsConfig,
-    LinearConfig,
-)
+from models.config import kinds, networks, trees
+from models.config.custom import UncheckedConfig, custom_network, is_own, named_models, short_name
+from models.config.networks import Count, Seeds, Splits, TrainingConfig, Weight, each_once
 
-BUILT_IN = (*get_args(LayoutModelName), *get_args(TileModelName))
+LAYOUT_MODELS, TILE_MODELS = get_args(kinds.LayoutModelName), get_args(kinds.TileModelName)
+BUILT_IN = (*LAYOUT_MODELS, *TILE_MODELS)
 # More threads than any machine has end LightGBM in a crash.
 MAX_THREADS = 1_024
 
@@ -156,26 +124,26 @@ class Recipe(FrozenConfig):
     fit_on: Annotated[Splits, Field(min_length=1)] = ("train",)
     leave_out: Annotated[tuple[str, ...], AfterValidator(_graph_ids)] = ()
     features: FeaturesConfig = FeaturesConfig()
-    layout: LayoutConfig = LayoutConfig()
-    tile: TileConfig = TileConfig()
-    cross_config_sage: CrossConfigSageConfig = CrossConfigSageConfig()
-    segment_sage: SegmentSageConfig = SegmentSageConfig()
-    tgraph: TgraphConfig = TgraphConfig()
-    baseline_gcn: BaselineGcnConfig = BaselineGcnConfig()
-    late_fusion_sage: LateFusionSageConfig = LateFusionSageConfig()
-    early_fusion_sage: EarlyFusionSageConfig = EarlyFusionSageConfig()
-    layout_boosting: BoostingConfig = BoostingConfig()
-    tile_boosting: BoostingConfig = BoostingConfig()
-    layout_linear: LinearConfig = LinearConfig()
-    tile_linear: LinearConfig = LinearConfig()
-    tile_baseline: BaselineConfig = BaselineConfig()
-    config_columns_boosting: ConfigColumnsConfig = ConfigColumnsConfig()
+    layout: kinds.LayoutConfig = kinds.LayoutConfig()
+    tile: kinds.TileConfig = kinds.TileConfig()
+    cross_config_sage: networks.CrossConfigSageConfig = networks.CrossConfigSageConfig()
+    segment_sage: networks.SegmentSageConfig = networks.SegmentSageConfig()
+    tgraph: networks.TgraphConfig = networks.TgraphConfig()
+    baseline_gcn: networks.BaselineGcnConfig = networks.BaselineGcnConfig()
+    late_fusion_sage: networks.LateFusionSageConfig = networks.LateFusionSageConfig()
+    early_fusion_sage: networks.EarlyFusionSageConfig = networks.EarlyFusionSageConfig()
+    layout_boosting: trees.BoostingConfig = trees.BoostingConfig()
+    tile_boosting: trees.BoostingConfig = trees.BoostingConfig()
+    layout_linear: trees.LinearConfig = trees.LinearConfig()
+    tile_linear: trees.LinearConfig = trees.LinearConfig()
+    tile_baseline: trees.BaselineConfig = trees.BaselineConfig()
+    config_columns_boosting: trees.ConfigColumnsConfig = trees.ConfigColumnsConfig()
     blend: BlendConfig = BlendConfig()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        self._check_models("layout", self.layout.models, get_args(LayoutModelName))
-        self._check_models("tile", self.tile.models, get_args(TileModelName))
+        self._check_models("layout", self.layout.models, LAYOUT_MODELS)
+        self._check_models("tile", self.tile.models, TILE_MODELS)
         names = (*BUILT_IN, *self.named_models)
         for name in self.blend.weights:
             if name not in names:
@@ -187,13 +155,14 @@ class Recipe(FrozenConfig):
                 raise ValueError(
                     f"blend.weights: those of {', '.join(models)} sum to 0; expected one above 0"
                 )
-        check_collections(self.collection, self.named_models, together=self.layout.together)
+        together = self.layout.together
+        kinds.check_collections(self.collection, self.named_models, together=together)
         return self
 
     def _check_models(self, kind: str, models: Sequence[str], built_in: Sequence[str]) -> None:
         for place, model in enumerate(models):
-            meant = self.named_models.get(short_name(model), model)
-            if meant not in built_in and not is_own(meant):
+            target = self.named_models.get(short_name(model), model)
+            if target not in built_in and not is_own(target):
                 raise ValueError(
                     f"key '{kind}.models[{place}]' is '{model}': ranks no {kind} configs; expected "
                     f"{', '.join(built_in)}, a name whose table has the key 'model', or a model of "
@@ -218,9 +187,9 @@ class Recipe(FrozenConfig):
         names = tuple(sorted(named_models(table).items()))
         # `in` would also find parts of names in a text.
         trust = (trust,) if isinstance(trust, str) else trust
-        allowed = frozenset(model for _, (model, _) in names if is_own(model) and model in trust)
+        imports = frozenset(model for _, (model, _) in names if is_own(model) and model in trust)
         try:
-            recipe_class = _with_named_models(names, allowed) if names else cls
+            recipe_class = _with_named_models(names, imports) if names else cls
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
         recipe = super(Recipe, recipe_class).from_table(table, source=source, above=above)
@@ -239,7 +208,7 @@ class Recipe(FrozenConfig):
         changes = self.collection.get(collection.name)
         if changes is None:
             return self.model_copy(update={"collection": {}}) if self.collection else self
-        table = merged(self.model_dump(mode="json", exclude={"collection"}), changes)
+        table = kinds.merge(self.model_dump(mode="json", exclude={"collection"}), changes)
         above = f'collection."{collection.name}".'
         return Recipe.from_table(table, source=source, above=above, trust=self.trust)
 
@@ -286,9 +255,9 @@ class Recipe(FrozenConfig):
     @property
     def named_models(self) -> dict[str, str]:
         """Return the model, for example "tgraph" or "my_pkg.gat:Gat", by name in the recipe."""
-        listed = {short_name(m): m for m in (*self.layout.models, *self.tile.models) if is_own(m)}
+        custom = {short_name(m): m for m in (*self.layout.models, *self.tile.models) if is_own(m)}
         fields = [name for name in type(self).model_fields if name not in Recipe.model_fields]
-        return {name: listed.get(name) or getattr(self, name).model for name in fields}
+        return {name: custom.get(name) or getattr(self, name).model for name in fields}
 
     @property
     def custom_models(self) -> dict[str, str]:
@@ -321,21 +290,19 @@ class Recipe(FrozenConfig):
             _, name, *inner = key.split(".")
             if name not in by_name:
                 return True
-            collection = by_name[name]
-            return self.of(collection).is_idle(".".join(inner), [collection])
-        kinds = {collection.kind for collection in by_name.values()}
+            return self.of(by_name[name]).is_idle(".".join(inner), [by_name[name]])
         name = key.removeprefix("blend.weights.").partition(".")[0]
         if name in KINDS:
-            return name not in kinds
-        at_work = [model for kind in kinds for model in self.models_of(kind)]
-        tables = [
-            self.collection.get(collection.name, {})
+            return name not in {collection.kind for collection in by_name.values()}
+        readers = [
+            collection
             for collection in by_name.values()
             if name == "features" or name in self.models_of(collection.kind)
         ]
-        is_replaced = bool(tables) and all(has_key(table, key) for table in tables)
-        is_model = name in BUILT_IN or name in self.named_models
-        return is_replaced or (is_model and name not in at_work)
+        if not readers:
+            return name in BUILT_IN or name in self.named_models
+        tables = [self.collection.get(collection.name, {}) for collection in readers]
+        return all(kinds.has_key(table, key) for table in tables)
 
     def training_of(self, model: str) -> TrainingConfig | None:
         """Return the training config of a model, or None if it is no network."""
@@ -409,6 +376,6 @@ def load_recipe(
         recipe.custom_class(model)
     if seed is None:
         return recipe
-    seeds = {"seeds": list(range(seed, seed + len(recipe.seeds)))}
-    seeded = recipe.model_dump(mode="json") | seeds
-    return Recipe.from_table(seeded, source=f"--seed {seed}", trust=recipe.trust)
+    table = recipe.model_dump(mode="json")
+    table["seeds"] = list(range(seed, seed + len(recipe.seeds)))
+    return Recipe.from_table(table, source=f"--seed {seed}", trust=recipe.trust)
