@@ -1,6 +1,5 @@
 """Run folders, and model training into them."""
 
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -62,12 +61,6 @@ def test_a_finished_model_that_changed_is_refused(
         path.unlink()
         with pytest.raises(PipelineError, match=f"{name}: missing; expected a file of"):
             load_model(job.run_dir)
-
-
-def test_pipe_in_place_of_the_mark_is_one_line(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / DONE)
-    with pytest.raises(PipelineError, match="DONE: cannot be read: not a regular file"):
-        check_done(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../up.txt", "/etc/passwd", "a/b", "..", ".", "n" * 256])

@@ -10,14 +10,9 @@ import polars as pl
 import pytest
 
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.graphs.graph import Graph
 from data.tree import COLLECTIONS, find_graphs
-from features.statistics.configs import (
-    ALL_STATISTICS,
-    statistics_frame,
-    statistics_names,
-    statistics_of,
-)
+from features.statistics.configs import ALL_STATISTICS, statistics_names, statistics_of
 from features.statistics.layout_tables import LAYOUT_DETAILS, LAYOUT_STATISTICS
 from features.statistics.program import PROGRAM_STATISTICS
 from features.statistics.tile import TILE_DETAILS, TILE_STATISTICS
@@ -42,19 +37,6 @@ def test_the_page_has_a_formula_for_every_statistic() -> None:
         "Tile configs: details": sorted(TILE_DETAILS),
         "The program or kernel, for both": sorted(PROGRAM_STATISTICS),
     }
-
-
-def test_a_table_has_a_row_per_config(layout_graph: LayoutGraph, tile_graph: TileGraph) -> None:
-    for graph in (layout_graph, tile_graph):
-        frame = statistics_frame(graph)
-        names = list(ALL_STATISTICS[graph.file.collection.kind])
-        rows = np.arange(graph.n_configs)
-        np.testing.assert_array_equal(frame["config"].to_numpy(), rows)
-        np.testing.assert_array_equal(frame["runtime_ns"].to_numpy(), graph.runtime_ns)
-        np.testing.assert_array_equal(
-            frame.select(names).to_numpy(), statistics_of(graph, "all")(rows)
-        )
-        assert set(frame.select(names).dtypes) == {pl.Float32}
 
 
 @pytest.mark.parametrize("draw", [random_layout_graph, random_tile_graph])
@@ -83,24 +65,23 @@ def test_statistics_do_not_depend_on_the_other_configs_of_the_file() -> None:
             np.testing.assert_array_equal(statistics_of(other, "all")(rows), expected)
 
 
-def test_files_are_scanned_as_one_table(tiny_tree: Path, tmp_path: Path) -> None:
-    files = [f for f in find_graphs(tiny_tree) if f.collection.kind == "layout"]
-    names = ",".join(collection.name for collection in COLLECTIONS[1:])
-    options = ("--data", tiny_tree, "--collections", names)
-    assert f"{len(files)} graphs" in call("statistics", *options, "--out", tmp_path)
-    counts = dict(
-        pl.scan_parquet(tmp_path / "**" / "*.parquet")
-        .group_by("graph")
-        .agg(pl.len(), pl.col("runtime_ns").null_count().alias("unknown"))
-        .select("graph", pl.struct("len", "unknown"))
-        .collect()
-        .iter_rows()
-    )
+def test_files_have_a_row_per_config_and_are_scanned_as_one_table(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    files = find_graphs(tiny_tree)
+    assert f"{len(files)} graphs" in call("statistics", "--data", tiny_tree, "--out", tmp_path)
     for file in files:
-        graph = read_graph(file)
-        unknown = 0 if graph.is_labelled else graph.n_configs
-        assert counts[file.submission_id] == {"len": graph.n_configs, "unknown": unknown}
-    call("statistics", *options, "--splits", "valid", "--out", tmp_path / "valid")
-    table = pl.scan_parquet(tmp_path / "valid" / "**" / "*.parquet").select("graph").unique()
-    valid = {file.submission_id for file in files if file.split == "valid"}
-    assert set(table.collect()["graph"]) == valid
+        path = tmp_path / file.collection.folder / file.split / f"{file.name}.parquet"
+        table, graph = pl.read_parquet(path), read_graph(file)
+        rows, names = np.arange(graph.n_configs), ALL_STATISTICS[file.collection.kind]
+        assert table["config"].to_list() == rows.tolist()
+        runtime = graph.runtime_ns if graph.is_labelled else [None] * graph.n_configs
+        assert table["runtime_ns"].to_list() == [*runtime]
+        expected = statistics_of(graph, "all")(rows)
+        np.testing.assert_array_equal(table.select(names).to_numpy(), expected, strict=True)
+    layouts = ",".join(collection.name for collection in COLLECTIONS[1:])
+    options = ("--collections", layouts, "--splits", "valid", "--out", tmp_path / "valid")
+    call("statistics", "--data", tiny_tree, *options)
+    scan = pl.scan_parquet(tmp_path / "valid" / "**" / "*.parquet").select("graph").unique()
+    valid = {f.submission_id for f in files if f.split == "valid" and f.collection.kind == "layout"}
+    assert set(scan.collect()["graph"]) == valid

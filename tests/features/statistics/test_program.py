@@ -81,22 +81,13 @@ def slow_statistics(graph: Graph) -> dict[str, float]:
     return found
 
 
-def check(graph: Graph) -> None:
-    want = slow_statistics(graph)
-    assert list(want) == list(PROGRAM_STATISTICS)
-    check_by_name(want, program_statistics(graph), want)
-
-
-def test_random_programs_equal_the_loop() -> None:
-    for seed in range(15):
-        check(random_layout_graph(seed))
-        check(random_tile_graph(seed))
-
-
-def test_sample_programs_equal_the_loop() -> None:
-    graphs = [read_graph(file) for file in find_graphs(SAMPLE, splits=("valid",))[::3]]
-    for graph in graphs:
-        check(graph)
+def test_random_and_sample_programs_equal_the_loop() -> None:
+    random = [draw(seed) for draw in (random_layout_graph, random_tile_graph) for seed in range(15)]
+    sample = [read_graph(file) for file in find_graphs(SAMPLE, splits=("valid",))[::3]]
+    for graph in (*random, *sample):
+        expected = slow_statistics(graph)
+        assert list(expected) == list(PROGRAM_STATISTICS)
+        check_by_name(expected, program_statistics(graph), expected)
     n_logs = sum("_share_" not in name for name in PROGRAM_STATISTICS)  # these come first
-    logs = np.asarray([program_statistics(graph)[:n_logs] for graph in graphs])
+    logs = np.asarray([program_statistics(graph)[:n_logs] for graph in sample])
     assert (np.ptp(logs, axis=0) > 0).all()

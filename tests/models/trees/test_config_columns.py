@@ -15,7 +15,7 @@ from benchmarks.accuracy.tasks import write_configs
 from common.errors import OutOfTime, PipelineError
 from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_layout
-from data.graphs.graph import LayoutGraph, distinct_configs, program_content
+from data.graphs.graph import LayoutGraph, program_content
 from data.graphs.node_columns import SHAPE_PRODUCT
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.recipe import Recipe
@@ -220,16 +220,6 @@ def test_an_interrupted_training_resumes_with_the_same_files(
         for name in ("whole", "parts")
     )
     assert whole == parts and [*whole] == [ARCHIVE]
-
-
-def test_scores_do_not_depend_on_the_other_configs_of_a_file(
-    program: LayoutGraph, learned: LayoutGraph, tmp_path: Path
-) -> None:
-    ranker = trained(learned, folder=tmp_path)
-    few = read_layout(write_configs(program, np.arange(60, 70), tmp_path / "few", "test"))
-    rows = np.isin(distinct_configs(program)[1], np.arange(60, 70))
-    whole, part = ranker.score(program)[rows], ranker.score(few)
-    np.testing.assert_allclose(whole - whole[0], part - part[0], atol=1e-4)
 
 
 def test_a_damaged_or_missing_file_is_named(learned: LayoutGraph, tmp_path: Path) -> None:
