@@ -7,6 +7,8 @@ is 0, the tensor has rank 1 if it has a dimension, else rank 0.
 The competition's winners featurized the protobufs again, with -1 after every list of dimension
 numbers (the function FixedNumericSequenceFeaturesNoAggregate of the dataset's featurizers.h). Such
 lists are the layout, `dimensions` and the spatial dimensions of a convolution.
+
+Shapes: n nodes. `node_feat` has the (n, 140) float32 stock features of nodes.
 """
 
 import numpy as np
@@ -82,14 +84,7 @@ def _dimension_counts(graph: Graph, ranks: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def tensor_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the rank of each node's output, 0 if it has no dimension.
-
-    Args:
-        node_feat: (n, 140) stock features of the nodes.
-
-    Returns:
-        (n,) int64 ranks.
-    """
+    """Return the rank of each node's output, (n,) int64, 0 if it has no dimension."""
     largest = node_feat[:, MINOR_TO_MAJOR].max(axis=1)
     has_dimension = node_feat[:, SHAPE_DIMENSIONS.start] > 0
     return np.where(largest > 0, largest + 1, has_dimension).astype(np.int64)
@@ -97,9 +92,6 @@ def tensor_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
 
 def minor_to_major(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
     """Return the layout of each node's output, minor dimension first.
-
-    Args:
-        node_feat: (n, 140) stock features of the nodes.
 
     Returns:
         (n, 6) int8 dimension numbers, -1 beyond the rank.
@@ -112,9 +104,6 @@ def minor_to_major(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
 def dimension_sizes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the sizes of each node's output dimensions.
 
-    Args:
-        node_feat: (n, 140) stock features of the nodes.
-
     Returns:
         (n, 6) int64 sizes, -1 beyond the rank. An empty tensor has a legal size of 0.
     """
@@ -125,14 +114,7 @@ def dimension_sizes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def layout_symbols(values: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Map layout values to rows of an embedding.
-
-    Args:
-        values: int8 layout values -1..5 of any shape.
-
-    Returns:
-        int64 rows 0..6 of the same shape.
-    """
+    """Map layout values -1..5 of any shape to rows 0..6 of an embedding, int64."""
     return values.astype(np.int64) + 1
 
 

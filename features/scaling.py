@@ -28,14 +28,7 @@ class NodeScaler:
     factor: NDArray[np.float32]  # (140,) multiplied after the shift; 0 for constant columns
 
     def __call__(self, node_feat: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Scale stock features.
-
-        Args:
-            node_feat: (n, 140) stock features of the nodes.
-
-        Returns:
-            (n, 140) float32, clipped to ±10 if the scaling standardises.
-        """
+        """Scale stock features (n, 140), and clip them to ±10 if the scaling standardises."""
         # The product may overflow float32, but then it is clipped.
         with np.errstate(over="ignore"):
             values = (_logarithm(node_feat, self.scaling) - self.shift) * self.factor
@@ -46,12 +39,7 @@ class NodeScaler:
 
 
 def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) -> NodeScaler:
-    """Learn a scaler in one pass over the train graphs.
-
-    Args:
-        node_feats: (n, 140) stock features of each train graph.
-        scaling: A name in SCALINGS.
-    """
+    """Learn a scaler in one pass over the stock features, (n, 140), of each train graph."""
     total = np.zeros(N_NODE_FEATURES)
     total_square = np.zeros(N_NODE_FEATURES)
     low = np.full(N_NODE_FEATURES, np.inf)

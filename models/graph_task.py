@@ -108,11 +108,7 @@ def held_out_graphs(job: TrainJob, training: TrainingConfig) -> HeldOut:
 
 
 def draw(rng: np.random.Generator, n: int, at_most: int) -> NDArray[np.int64]:
-    """Draw different positions below n, in no random order. The cost does not grow with n.
-
-    Returns:
-        (min(n, at_most),) int64.
-    """
+    """Draw up to `at_most` positions below n, in no random order. The cost does not grow with n."""
     return rng.choice(n, min(n, at_most), replace=False, shuffle=False)
 
 

@@ -1,7 +1,6 @@
 """Scores of models on a split: a parquet file each, one row per config, keyed by its content."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.files import read_table, table_facts, write_table
+from data.cache import LRUCache
 from data.graph_store.stored_graph import read_graph, read_layout
 from data.graphs.graph import Graph, config_hashes, sample_rows
 from data.tree import GraphFile
@@ -43,23 +43,17 @@ def read_ahead(
         rows = subsets.get(file.submission_id)
         return read_graph(file) if rows is None else read_layout(file).only(rows)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
-        ahead = [thread.submit(read, file) for file in files[:1]]
-        for number in range(len(files)):
-            graph = ahead.pop().result()
-            ahead += [thread.submit(read, file) for file in files[number + 1 : number + 2]]
-            yield graph
+    latest = LRUCache(read, max_bytes=0, size=lambda graph: 1)
+    for number, file in enumerate(files):
+        graph = latest(file)
+        latest.prefetch(files[number + 1 : number + 2])
+        yield graph
 
 
 def scores_table(
     graph: Graph, scores: NDArray[np.float32] | None, *, ranker: str = ""
 ) -> pl.DataFrame:
-    """Return the scores (c,) of a graph's configs, with the columns of SCORE_SCHEMA.
-
-    Args:
-        scores: None returns a table without rows.
-        ranker: Name of the ranker, for the message.
-    """
+    """Return the scores (c,) of a graph's configs in SCORE_SCHEMA, or no rows without scores."""
     if scores is None:
         return pl.DataFrame(schema=SCORE_SCHEMA)
     rows = np.arange(graph.n_configs) if graph.rows is None else graph.rows

@@ -43,11 +43,9 @@ class Ranker(Protocol):
     """A trained model."""
 
     def score(self, graph: Graph) -> NDArray[np.float32] | None:
-        """Score every config of a graph.
+        """Score every config (c,) of a graph. A lower score means a faster config.
 
-        Returns:
-            (c,) float32 scores. A lower score means a faster config. None if the model does not
-            rank this graph. Then the other members of a blend rank it.
+        None leaves the graph to the other members of a blend.
         """
 
 

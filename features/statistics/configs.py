@@ -53,11 +53,7 @@ def statistics_names(kind: str, statistics: StatisticsSet) -> tuple[str, ...]:
 
 
 def statistics_of(graph: Graph, statistics: StatisticsSet) -> RowStatistics:
-    """Compute the part of the statistics that all configs of a graph share.
-
-    Returns:
-        A function from rows (r,) to the statistics of these configs, (r, f) float32.
-    """
+    """Return the function from rows (r,) of a graph to the statistics of these configs, (r, f)."""
     if isinstance(graph, LayoutGraph):
         return _layout_rows(graph, statistics)
     assert isinstance(graph, TileGraph)
@@ -78,8 +74,6 @@ def config_moments(
     configs does not matter.
 
     Args:
-        graph: Layout graph of the configs.
-        tables: Result of `layout_tables`.
         distinct: (u,) first row of each distinct config.
 
     Returns:

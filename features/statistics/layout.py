@@ -65,29 +65,16 @@ Roles = tuple[int, ...]
 
 
 def output_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the bytes of each node's output.
-
-    Args:
-        node_feat: (n, 140) stock features of the nodes.
-
-    Returns:
-        (n,) float64, 0 for tuples and tokens.
-    """
+    """Return the bytes of each node's output, (n,), 0 for tuples and tokens."""
     # Impossible sizes, which `audit` notes, must not reach a logarithm or overflow.
     return (element_bytes(node_feat) * node_feat[:, SHAPE_PRODUCT]).clip(0, 2.0**63)
 
 
 def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the bytes of one element of each node's output.
+    """Return the bytes of one element of each node's output, (n,), 0 for tuples and tokens.
 
     Types that are newer than the dataset, for example f8e4m3fn and s4, have no column. They take
     one byte, or fewer bits if the layout packs them.
-
-    Args:
-        node_feat: (n, 140) stock features of the nodes.
-
-    Returns:
-        (n,) float64, 0 for tuples and tokens.
     """
     types, bits = node_feat[:, ELEMENT_TYPE], node_feat[:, COLUMN_OF["element_size_in_bits"]]
     by_type = types @ np.asarray(ELEMENT_BYTES, dtype=np.float32)
@@ -99,7 +86,7 @@ def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the growth of tensors by padding to the 8 x 128 tile, for each layout code.
 
     Args:
-        sizes: (n, 6) sizes of the tensors, -1 beyond the rank.
+        sizes: (n, 6), -1 beyond the rank.
 
     Returns:
         (n, 49) factors of 1 or more, 1 for a code without a dimension of the tensor.
@@ -157,13 +144,7 @@ def _walk_back(start: int, sources_of: Mapping[int, Sequence[int]]) -> set[int]:
 def tensor_roles(
     graph: LayoutGraph, bytes_of: NDArray[np.float64]
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return the roles of a graph's dimensions.
-
-    The cost grows with edges and configurable nodes.
-
-    Args:
-        graph: Layout graph.
-        bytes_of: (n,) bytes of each node's output.
+    """Return the roles of a graph's dimensions, from the bytes of each node's output, (n,).
 
     Returns:
         role: (k, 3, 7) int8 index in ROLES, by node, tensor and symbol of the minor dimension.

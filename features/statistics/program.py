@@ -54,15 +54,7 @@ def program_statistics(graph: Graph) -> NDArray[np.float64]:
 
 
 def node_levels(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
-    """Return the length of the longest path to each node from a node without operands.
-
-    Args:
-        edge_index: (e, 2) edges from consumer to producer.
-        n_nodes: Number of nodes, n.
-
-    Returns:
-        (n,) int64 lengths in edges.
-    """
+    """Return the edges, (n,), on the longest path to each node from a node without operands."""
     order = TopologicalSorter[int](dict.fromkeys(range(n_nodes), ()))
     for consumer, producer in edge_index.tolist():
         order.add(consumer, producer)
@@ -78,13 +70,10 @@ def node_levels(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64
 
 
 def node_flops(graph: Graph) -> NDArray[np.float64]:
-    """Estimate the floating-point operations of convolutions and dots.
+    """Estimate the floating-point operations, (n,), of convolutions and dots, 0 for other nodes.
 
     The estimate of a dot is 2 · √(A · B · C), for A, B and C elements of operands and output. It is
     exact without batch dimensions, and too large by a factor of √batch with them.
-
-    Returns:
-        (n,) float64, 0 for all other nodes.
     """
     elements = graph.node_feat[:, SHAPE_PRODUCT].astype(np.float64)
     heavy = np.isin(graph.node_opcode, (OPCODES["convolution"], OPCODES["dot"]))
