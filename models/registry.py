@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, blame
 from data.graphs.graph import Graph
 from data.tree import GraphFile
-from models.config.custom import import_place, source_of
+from models.config.custom import imported, source_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, check_done, is_done, read_config, read_recipe
 
@@ -51,40 +51,45 @@ class Ranker(Protocol):
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """The kind of a model, and the functions that train and load it.
+    """The kind of a model, and how it is trained and loaded.
 
     Attributes:
-        trainer: Function of a job as "package.module:function". A network's takes its class too.
-        loader: Function of a name, a run folder and a recipe. A network's takes its class too.
         network: Class of a network as "package.module:Class".
+        ranker: Module of a ranker on statistics, in `models/trees/`.
         custom: Imported class of a custom model.
     """
 
     name: str
     kind: str
-    trainer: str
-    loader: str
     network: str = ""
+    ranker: str = ""
     custom: Any = None
 
     def train(self, job: TrainJob) -> None:
-        import_place(self.trainer)(job, *self._network())
+        if self.ranker:
+            imported(f"models.trees.{self.ranker}:train_{self.ranker}")(job)
+        else:
+            module = "segments.training" if self.network == SEGMENT_SAGE else f"{self.kind}.network"
+            imported(f"models.{module}:train")(job, self.network_class)
 
     def load(self, run_dir: Path, recipe: Recipe) -> Ranker:
-        ranker: Ranker = import_place(self.loader)(self.name, run_dir, recipe, *self._network())
+        ranker: Ranker
+        if self.ranker:
+            load_ranker = imported(f"models.trees.{self.ranker}:load_{self.ranker}")
+            ranker = load_ranker(self.name, run_dir, recipe)
+        else:
+            load_network = imported("models.graph_task:load")
+            ranker = load_network(self.name, run_dir, recipe, self.network_class)
         return ranker
 
     @property
     def reads_ranked(self) -> bool:
         """Return whether `TrainJob.ranked` decides what the model learns."""
-        return self.trainer.startswith("models.trees.config_columns:")
+        return self.ranker == "config_columns"
 
     @property
     def network_class(self) -> Any:
-        return self.custom or import_place(self.network)
-
-    def _network(self) -> list[Any]:
-        return [self.network_class] if self.network else []
+        return self.custom or imported(self.network)
 
 
 NETWORKS = {
@@ -104,23 +109,10 @@ RANKERS = {
     "tile_linear": ("tile", "linear"),
     "tile_baseline": ("tile", "baseline"),
 }
-
-
-def _network(name: str, kind: str, place: str) -> ModelEntry:
-    trainer = "segments.training" if place == SEGMENT_SAGE else f"{kind}.network"
-    functions = f"models.{trainer}:train", "models.graph_task:load"
-    return ModelEntry(name, kind, *functions, place)
-
-
-def _ranker(name: str, kind: str, module: str) -> ModelEntry:
-    place = f"models.trees.{module}"
-    return ModelEntry(name, kind, f"{place}:train_{module}", f"{place}:load_{module}")
-
-
 MODELS = {
-    **{name: _network(name, *entry) for name, entry in NETWORKS.items()},
-    "segment_sage": _network("segment_sage", "layout", SEGMENT_SAGE),
-    **{name: _ranker(name, *entry) for name, entry in RANKERS.items()},
+    **{name: ModelEntry(name, kind, network=place) for name, (kind, place) in NETWORKS.items()},
+    "segment_sage": ModelEntry("segment_sage", "layout", network=SEGMENT_SAGE),
+    **{name: ModelEntry(name, kind, ranker=module) for name, (kind, module) in RANKERS.items()},
 }
 
 
@@ -129,7 +121,7 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
     model = recipe.named_models.get(name, name)
     if name in recipe.custom_models:
         kind = "tile" if name in recipe.models_of("tile") else "layout"
-        return replace(_network(name, kind, model), custom=recipe.custom_class(name))
+        return ModelEntry(name, kind, network=model, custom=recipe.custom_class(name))
     if model not in MODELS:
         names = ", ".join((*MODELS, *recipe.named_models))
         raise PipelineError(f"model '{name}': no such model; known: {names}")

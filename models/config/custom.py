@@ -61,7 +61,7 @@ def named_models(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return names | {short_name(entry): (entry, kinds[entry]) for entry in kinds if is_own(entry)}
 
 
-def import_place(place: str) -> Any:
+def imported(place: str) -> Any:
     """Import a class or function "package.module:name", which runs the code of its module."""
     module, _, name = place.partition(":")
     try:
@@ -84,8 +84,8 @@ def import_place(place: str) -> Any:
 
 def custom_network(place: str, kind: str) -> Any:
     """Import the network "package.module:Class" of a custom model that the user trusts."""
-    network = import_place(place)
-    if not (isinstance(network, type) and issubclass(network, import_place(BASES[kind]))):
+    network = imported(place)
+    if not (isinstance(network, type) and issubclass(network, imported(BASES[kind]))):
         base = BASES[kind].replace(":", ".")
         raise UsageError(f"model '{place}': ranks no {kind} configs; expected a subclass of {base}")
     if isabstract(network):

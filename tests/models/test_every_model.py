@@ -163,7 +163,7 @@ PROGRAM = """
 import os, sys
 before = dict(os.environ)
 from ensembles import load_graph, load_ranker, rank
-from models.config.custom import import_place
+from models.config.custom import imported
 from models.config.recipe import Recipe
 from models.registry import NETWORKS, model_entry
 recipe = Recipe()
@@ -171,8 +171,8 @@ for name in recipe.all_models:
     model_entry(recipe, name)
     if name in NETWORKS:
         kind, place = NETWORKS[name]
-        import_place(place)
-        import_place(f"models.{kind}.network:train")
+        imported(place)
+        imported(f"models.{kind}.network:train")
 print(*(name for name in ("torch_geometric", "scipy.stats", "lightgbm") if name in sys.modules))
 assert not {key for key in os.environ.items() - before.items() if "OMP" in key[0]}
 """
