@@ -236,9 +236,9 @@ class TpuGraphsTile(Dataset):
         pruning_rule(prune)
         if collections is not None and not isinstance(collections, str):
             collections = ",".join(collections)
-        named, folder = collections_named(collections), Path(store) if store else None
-        same_kind = [collection for collection in named if collection.kind == self.kind]
-        if collections and len(same_kind) < len(named):
+        selection, folder = collections_named(collections), Path(store) if store else None
+        same_kind = [collection for collection in selection if collection.kind == self.kind]
+        if collections and len(same_kind) < len(selection):
             raise UsageError(
                 f"collections '{collections}': expected those of {self.kind} configs alone"
             )
