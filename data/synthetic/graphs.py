@@ -16,15 +16,8 @@ from numpy.typing import NDArray
 from common.reproducibility import generator
 from data.graphs.graph import N_TILE_VALUES, LayoutGraph, TileGraph
 from data.graphs.packing import N_VALUES, VALUES_PER_TENSOR, Codebooks, PackedConfigs, vector_codes
-from data.synthetic.programs import (
-    FAMILIES,
-    LANES,
-    Family,
-    Program,
-    Shape,
-    sized_kernel,
-    sized_program,
-)
+from data.hlo.layouts import UNSET, Order, spell_row
+from data.synthetic.programs import FAMILIES, Family, Program, Shape, sized_kernel, sized_program
 from data.tree import Collection, GraphFile, collection_named
 
 RANDOM = collection_named("layout:xla:random")
@@ -43,7 +36,7 @@ COPY_BYTES_PER_NS = 150.0  # copies gather across tiles, far below the memory's 
 COPY_OVERHEAD_NS = 1_000.0
 NODE_OVERHEAD_NS = 300.0
 
-SUBLANES = 8
+SUBLANES, LANES = 8, 128  # of a tile
 OUTPUT_BOUNDS = 8  # column of the first bound in a tile config; six bounds, their sum and product
 MAX_BOUND = 64  # units; a dimension's own number of units is allowed too
 DRAWN_PER_CONFIG = 16  # most of the drawn tiles overflow the scratch memory
@@ -168,7 +161,7 @@ def layout_options(program: Program, rng: np.random.Generator) -> Codebooks:
         if signature not in columns:
             columns[signature] = len(columns)
             orders = [_draw_orders(opcode, shape, rng) for shape in shapes]
-            vectors = [_vector(combination) for combination in product(*orders)]
+            vectors = [spell_row(combination) for combination in product(*orders)]
             options.append(np.unique([0, *vector_codes(np.array(vectors)).tolist()]))
         column_of.append(columns[signature])
     codes = np.unique(np.concatenate(options))
@@ -184,29 +177,21 @@ def _laid_out(program: Program, node: int) -> list[int]:
     return [node, *[u for u in program.operands[node] if program.shapes[u]]][:3]
 
 
-def _draw_orders(opcode: str, shape: Shape, rng: np.random.Generator) -> list[tuple[int, ...]]:
+def _draw_orders(opcode: str, shape: Shape, rng: np.random.Generator) -> list[Order]:
     """Draw one or two layouts of a tensor, or the empty one if no config sets the tensor.
 
     A reshape gets whole orders, other operations two most minor dimensions in either order.
     """
     rank = len(shape)
     if rank < 2 or rng.random() < FIXED_TENSOR_SHARE:
-        return [()]
+        return [UNSET]
     if opcode == "reshape":
-        orders = [tuple(reversed(range(rank))), tuple(rng.permutation(rank).tolist())]
+        orders = [tuple(range(rank)), tuple(rng.permutation(rank)[::-1].tolist())]
     else:
         others = (rank - 2, 0, int(rng.integers(rank - 1)))
-        pair = (rank - 1, others[rng.integers(3)])
+        pair = (others[rng.integers(3)], rank - 1)
         orders = [pair, pair[::-1]]
     return list(dict.fromkeys(orders))
-
-
-def _vector(orders: tuple[tuple[int, ...], ...]) -> list[int]:
-    vector = [-1] * N_VALUES
-    for tensor, order in enumerate(orders):
-        start = tensor * VALUES_PER_TENSOR
-        vector[start : start + len(order)] = order
-    return vector
 
 
 def _draw_choices(
@@ -288,7 +273,7 @@ def tile_runtime_ns(kernel: Program, config_feat: NDArray[np.float32]) -> NDArra
     steps = (-(-np.array(kernel.shapes[-1]) // tile)).prod(axis=1)
     n_bytes = _tile_bytes(kernel, config_feat)
     spill = 1 + np.clip(SPILL_FACTOR * (n_bytes / SCRATCH_BYTES - 1), 0, MAX_SPILL)
-    work_ns = tile.prod(axis=1) * kernel.n_streams / ELEMENTS_PER_NS
+    work_ns = tile.prod(axis=1) * (kernel.n_parameters + 1) / ELEMENTS_PER_NS
     busy_ns = np.maximum(work_ns, n_bytes * spill / TILE_BYTES_PER_NS)
     return np.asarray(LAUNCH_NS + steps * (STEP_OVERHEAD_NS + busy_ns))
 
@@ -306,8 +291,9 @@ def _tile_sizes(kernel: Program, config_feat: NDArray[np.float32]) -> NDArray[np
 
 
 def _tile_bytes(kernel: Program, config_feat: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the bytes (c,) of a tile of the output and of each input."""
     elements: NDArray[np.int64] = _tile_sizes(kernel, config_feat).prod(axis=1)
-    return elements * kernel.n_streams * kernel.element_bytes
+    return elements * (kernel.n_parameters + 1) * kernel.element_bytes
 
 
 def _tile_configs(kernel: Program, n_configs: int, rng: np.random.Generator) -> NDArray[np.float32]:

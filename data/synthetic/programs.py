@@ -6,13 +6,15 @@ the order of their positions, so a weight always comes after the tensor that it 
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from common.errors import UsageError
 from data.hlo.descriptor import message_class
@@ -25,24 +27,35 @@ KERNEL_WIDTHS = (256, 384, 512, 768, 1000, 1024)
 # Batch sizes of the siblings of a family, in order.
 BATCHES = (8, 32, 16, 12, 64, 24, 4, 48)
 
-# Width of a tile in the cost models.
-LANES = 128
-
 Shape = tuple[int, ...]
 
 
-class ProgramBuilder:
-    """Appends instructions to an HLO module. A node is its position."""
+class Program:
+    """A program or kernel of n nodes, to which methods append instructions. A node is its position.
+
+    Attributes:
+        shapes: Output shape of each node; () for scalars and tuples.
+        operands: Positions of each node's operands, ascending.
+        node_config_ids: Positions of the configurable nodes, (k,), ascending.
+    """
 
     def __init__(self, element_type: str = "f32") -> None:
         self.module = message_class("HloModuleProto")(name="synthetic", entry_computation_id=1)
-        self.shapes: list[Shape] = []  # scalars and tuples have shape ()
+        self.shapes: list[Shape] = []
         self.opcodes: list[str] = []
         self.operands: list[list[int]] = []
         self.weights: list[int] = []
+        self.n_parameters = 0
+        self.node_config_ids = np.zeros(0, np.int64)
+        self.element_bytes = ELEMENT_SIZES[element_type]
         self._element_type = element_type
-        self._n_parameters = 0
         self._computation = self.module.computations.add(name="cluster_main", id=1)
+
+    @cached_property
+    def graph(self) -> HloGraph:
+        """Return the graph of the finished program, with its last instruction as the root."""
+        self._computation.root_id = len(self.shapes) - 1
+        return featurize_module(self.module)
 
     def add(
         self, opcode: str, shape: Sequence[int], operands: Sequence[int] = (), **fields: Any
@@ -62,8 +75,8 @@ class ProgramBuilder:
         return node
 
     def parameter(self, shape: Sequence[int]) -> int:
-        self._n_parameters += 1
-        return self.add("parameter", shape, parameter_number=self._n_parameters - 1)
+        self.n_parameters += 1
+        return self.add("parameter", shape, parameter_number=self.n_parameters - 1)
 
     def weight(self, shape: Sequence[int]) -> int:
         self.weights.append(self.parameter(shape))
@@ -117,38 +130,8 @@ class ProgramBuilder:
         heads = self.add("reshape", (*outer, parts, width // parts), (x,))
         return self.add("reshape", self.shapes[x], (self.dense(heads, width // parts),))
 
-    def finish(self, configurable: Sequence[int] = ()) -> "Program":
-        """Close the program with its last instruction as the root."""
-        self._computation.root_id = len(self.shapes) - 1
-        return Program(
-            graph=featurize_module(self.module),
-            shapes=self.shapes,
-            opcodes=self.opcodes,
-            operands=self.operands,
-            element_bytes=ELEMENT_SIZES[self._element_type],
-            node_config_ids=np.array(configurable, np.int64),
-        )
 
-
-@dataclass(frozen=True)
-class Program:
-    """A program or kernel of n nodes, with the facts that its runtimes depend on."""
-
-    graph: HloGraph
-    shapes: list[Shape]  # output shape of each node; () for scalars and tuples
-    opcodes: list[str]
-    operands: list[list[int]]  # positions of each node's operands, ascending
-    element_bytes: int
-    node_config_ids: NDArray[np.int64]  # (k,) positions of the configurable nodes, ascending
-
-    @property
-    def n_streams(self) -> int:
-        """Return the number of tensors that a kernel reads or writes once per tile."""
-        return self.opcodes.count("parameter") + 1
-
-
-Block = Callable[[ProgramBuilder, int], int]
-BLOCKS: dict[str, Block] = {
+BLOCKS: dict[str, Callable[[Program, int], int]] = {
     "conv1": lambda b, x: b.convolve(x, b.shapes[x][-1], size=1),
     "conv3": lambda b, x: b.convolve(x, b.shapes[x][-1]),
     "conv5": lambda b, x: b.convolve(x, b.shapes[x][-1], size=5),
@@ -167,22 +150,19 @@ BLOCKS: dict[str, Block] = {
 class Family(NamedTuple):
     """The common traits of one architecture's siblings, which differ in depth, width and batch."""
 
+    source: str  # "xla" for networks on images, "nlp" for networks on sequences
+    split: str
     name: str
-    layer: str  # names in BLOCKS, and "add", which adds the layer's input
     width: int  # channels or hidden size
     extent: int  # the image side or the sequence length
-    is_image: bool  # whether the input is an image, else a sequence
     element_type: str  # "f32" or "bf16"
+    layer: str  # names in BLOCKS, and "add", which adds the layer's input
 
 
-def _read_families() -> Mapping[tuple[str, str], list[Family]]:
-    families: dict[tuple[str, str], list[Family]] = {}
+def _read_families() -> dict[tuple[str, str], list[Family]]:
     lines = Path(__file__).with_name("families.tsv").read_text(encoding="utf-8").splitlines()
-    for row in csv.DictReader(lines, delimiter="\t"):
-        sizes, is_image = (int(row["width"]), int(row["extent"])), row["source"] == "xla"
-        family = Family(row["name"], row["layer"], *sizes, is_image, row["element_type"])
-        families.setdefault((row["source"], row["split"]), []).append(family)
-    return families
+    rows = TypeAdapter(list[Family]).validate_python(list(csv.DictReader(lines, delimiter="\t")))
+    return {part: list(families) for part, families in groupby(rows, lambda row: row[:2])}
 
 
 FAMILIES = _read_families()  # by source and split
@@ -217,28 +197,29 @@ def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int 
     candidates = _candidates(b)
     _update_weights(b, n_nodes - 1 - len(b.shapes))
     picks = np.linspace(0, len(candidates) - 1, n_configurable).round().astype(np.int64)
-    return b.finish(candidates[picks].tolist())
+    b.node_config_ids = candidates[picks]
+    return b
 
 
 def sized_kernel(n_nodes: int, rng: np.random.Generator) -> Program:
     """Draw a fused elementwise kernel with many tilings."""
-    b = ProgramBuilder("f32" if rng.random() < 0.7 else "bf16")
+    b = Program("f32" if rng.random() < 0.7 else "bf16")
     x = b.parameter((64, *rng.choice([28, 56], 2).tolist(), int(rng.choice(KERNEL_WIDTHS))))
     while len(b.shapes) < n_nodes:
         if n_nodes - len(b.shapes) >= 2 and rng.random() < 0.5:
             x = b.map("multiply", x, b.parameter(b.shapes[x]))
         else:
             x = b.map("tanh", x)
-    return b.finish()
+    return b
 
 
-def _candidates(b: ProgramBuilder) -> NDArray[np.int64]:
+def _candidates(b: Program) -> NDArray[np.int64]:
     return np.flatnonzero(np.isin(b.opcodes, CONFIGURABLE))
 
 
-def _network(family: Family, depth: int, batch: int) -> ProgramBuilder:
-    b = ProgramBuilder(family.element_type)
-    if family.is_image:
+def _network(family: Family, depth: int, batch: int) -> Program:
+    b = Program(family.element_type)
+    if family.source == "xla":
         x = b.parameter((batch, family.extent, family.extent, 3))
         x = b.convolve(x, family.width, size=7, stride=2)
     else:
@@ -251,7 +232,7 @@ def _network(family: Family, depth: int, batch: int) -> ProgramBuilder:
     return b
 
 
-def _update_weights(b: ProgramBuilder, n_nodes: int) -> None:
+def _update_weights(b: Program, n_nodes: int) -> None:
     outputs = [len(b.shapes) - 1]
     weights, last = list(b.weights), 0
     for step in range(n_nodes):

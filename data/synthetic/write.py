@@ -48,17 +48,13 @@ from data.synthetic.graphs import (
     make_tile_graph,
     sized_graph,
 )
-from data.synthetic.programs import BATCHES, FAMILIES, Family, sibling, sized_program
+from data.synthetic.programs import FAMILIES, Family, sibling, sized_program
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, collection_named
 
 # About ten times the largest real sizes. A larger one is probably a typing error.
 MAX_NODES, MAX_CONFIGS = 500_000, 1_000_000
 KERNELS_PER_PROGRAM, KERNEL_NODES = 6, (2, 40)
 NODES_PER_CONFIGURABLE = 16  # in the graphs of PLANS
-
-# Published layout graphs without a train graph of the same program, by source and split. All others
-# have one: their numbers of nodes and edges are equal or nearly so.
-N_WITHOUT_SIBLING = {"xla/valid": 3, "xla/test": 2, "nlp/valid": 0, "nlp/test": 0}
 
 Range = tuple[int, int]
 CHUNK_BYTES = 2**20
@@ -77,10 +73,7 @@ def parse_size(text: str) -> GraphSize:
             f"at least 1; at most {MAX_NODES} nodes, no more configurable ones, and "
             f"{MAX_CONFIGS} configs"
         )
-    try:
-        sized_program(nodes, configurable, FAMILIES["nlp", "train"][0], BATCHES[0])
-    except UsageError as error:
-        raise UsageError(f"graph '{text}': {error}") from None
+    sized_program(nodes, configurable, FAMILIES["nlp", "train"][0])  # fails if it is too small
     return GraphSize(nodes, configurable, configs)
 
 
@@ -145,7 +138,7 @@ def published_graphs(
     listed: list[PlannedGraph] = []
     for part in official_sizes():
         if part.collection in names and part.split in splits:
-            graphs = sorted(_with_siblings(part), key=lambda g: g.size.n_nodes * g.size.n_configs)
+            graphs = sorted(_part(part), key=lambda g: g.size.n_nodes * g.size.n_configs)
             n_taken = max(2 if part.split == "train" else 1, round(share * len(graphs)))
             steps = (np.arange(n_taken) + 0.5) * len(graphs) / n_taken
             listed += [graphs[int(step)] for step in steps]
@@ -153,33 +146,6 @@ def published_graphs(
         graph if graph.split == "test" else replace(graph, size=graph.size.at_most(max_configs))
         for graph in listed
     ]
-
-
-def _with_siblings(part: PartSize) -> Iterator[PlannedGraph]:
-    """Yield the graphs of a part. Those nearest in size to a train graph become its siblings."""
-    graphs, source = list(_part(part)), part.collection.split(":")[1]
-    if part.kind == "tile" or part.split == "train":
-        yield from graphs
-        return
-    parts = {(other.collection, other.split): other for other in official_sizes()}
-    train = list(_part(parts[part.collection, "train"]))
-
-    def nearest(graph: PlannedGraph) -> PlannedGraph:
-        return min(train, key=lambda learned: _size_ratio(learned, graph))
-
-    graphs.sort(key=lambda graph: _size_ratio(nearest(graph), graph))
-    n_siblings = len(graphs) - N_WITHOUT_SIBLING[f"{source}/{part.split}"]
-    yield from graphs[n_siblings:]
-    for graph in graphs[:n_siblings]:
-        near = nearest(graph)
-        size = replace(near.size, n_configs=graph.size.n_configs)
-        batch = next(batch for batch in BATCHES if batch != near.batch)
-        yield replace(graph, size=size, family=near.family, batch=batch)
-
-
-def _size_ratio(graph: PlannedGraph, other: PlannedGraph) -> float:
-    fewer, more = sorted((graph.size.n_nodes, other.size.n_nodes))
-    return more / fewer
 
 
 def _part(part: PartSize) -> Iterator[PlannedGraph]:

@@ -30,10 +30,9 @@ from data.official.published import (
     official_sizes,
 )
 from data.synthetic import graphs as model
-from data.synthetic.graphs import PlannedGraph, make_layout_graph
+from data.synthetic.graphs import PlannedGraph
 from data.synthetic.write import PLANS, planned_graphs, published_graphs, synthesize
 from data.tree import GraphFile, collection_named, find_graphs, missing_parts
-from models.trees.siblings import signature_of
 from tests.support.command_line import call
 
 Arrays = SimpleNamespace
@@ -53,6 +52,12 @@ def small(collection: str = "layout:xla:random", split: str = "train") -> list[P
     return sorted(graphs, key=lambda graph: (graph.size.n_configs, graph.size.n_nodes))[:2]
 
 
+def test_every_published_part_has_a_size() -> None:
+    counts = [part.graphs for part in official_sizes()]
+    assert counts[:6] == [5709, 676, 844, 61, 7, 8]
+    assert counts[6:] == [69, 7, 8, 198, 20, 17, 207, 20, 17]
+
+
 @pytest.mark.parametrize(
     "part", official_sizes(), ids=lambda part: f"{part.collection}/{part.split}"
 )
@@ -64,7 +69,6 @@ def test_each_part_has_the_names_and_sizes_that_were_published(part: PartSize) -
     nodes, configs = (
         [getattr(graph.size, key) for graph in graphs] for key in ("n_nodes", "n_configs")
     )
-    # Graphs with siblings have the numbers of nodes of train graphs.
     assert np.mean(nodes) == pytest.approx(part.nodes, rel=0.005)
     if part.collection == "tile:xla":  # only means are known of it
         assert max(nodes) == MAX_TILE_RATIO * part.nodes and np.mean(configs) == part.configs
@@ -77,33 +81,6 @@ def test_each_part_has_the_names_and_sizes_that_were_published(part: PartSize) -
     assert np.mean(configs) == part.configs
     assert max(configs) == min(part.most_configs, part.configs * part.graphs // 2)
     assert max(graph.size.n_configurable for graph in graphs) < 3_144
-
-
-@pytest.mark.parametrize(
-    ("collection", "split", "n_siblings"),
-    [
-        ("layout:xla:default", "test", 6),
-        ("layout:xla:random", "valid", 4),
-        ("layout:nlp:default", "test", 17),
-    ],
-)
-def test_graphs_have_as_many_siblings_as_the_published_ones(
-    collection: str, split: str, n_siblings: int
-) -> None:
-    learned, ranked = (
-        [replace(g, size=replace(g.size, n_configs=2)) for g in published_graphs([named], [part])]
-        for named in [collection_named(collection)]
-        for part in ("train", split)
-    )
-    sizes = {(g.family, g.size): g for g in learned}
-    pairs = [(sizes.get((g.family, g.size)), g) for g in ranked]
-    siblings = [(train, g) for train, g in pairs if train]
-    assert len(siblings) == n_siblings
-    alone = {g.size.n_configurable for train, g in pairs if not train}
-    assert not alone & {g.size.n_configurable for g in learned}
-    train, other = min(siblings, key=lambda pair: pair[1].size.n_nodes)
-    first, second = (signature_of(make_layout_graph(graph)) for graph in (train, other))
-    assert first.is_sibling(second) and first.content != second.content
 
 
 def test_limit_cuts_the_configs_of_train_and_valid_graphs_only() -> None:
