@@ -161,11 +161,10 @@ def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) 
         yield f"one config{times}"
     elif graph.is_labelled and not has_order:
         yield "all configs have the same runtime"
-    elif noise is not None and (noise.is_dominant or noise.tau < LOW_TAU):
-        what = "more noise than difference between configs" if noise.is_dominant else "much noise"
+    elif noise is not None and noise.tau < LOW_TAU:
         yield (
-            f"{what}: tau {noise.tau:.2f} between two measurements of {noise.n_repeated} configs; "
-            f"knowing the truth would score up to about {noise.best_tau:.2f}"
+            f"much noise: tau {noise.tau:.2f} between two measurements of {noise.n_repeated} "
+            f"configs; knowing the truth would score up to about {noise.best_tau:.2f}"
         )
     unknown = np.setdiff1d(graph.node_opcode, range(1, len(OPCODE_NAMES) + 1))
     if len(unknown):

@@ -16,7 +16,6 @@ from common.metrics import kendall_tau
 # With fewer repeated configs tau is meaningless.
 MIN_REPEATED = 10
 DRAWS = 10
-MAX_RATIO = math.sqrt(2)
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,6 @@ class Noise:
 
     n_repeated: int  # configs that were measured at least twice
     tau: float  # between two measurements of each; nan where one draw of them gives no order
-    same: float  # median of |ln a - ln b| over two measurements a, b of one config
-    different: float  # the same median over measurements of two different configs
 
     @property
     def best_tau(self) -> float:
@@ -39,25 +36,14 @@ class Noise:
         """
         return math.nan if math.isnan(self.tau) else math.sqrt(max(self.tau, 0.0))
 
-    @property
-    def is_dominant(self) -> bool:
-        """Return whether noise is larger than the true differences between configs.
-
-        Measurements of different configs differ by truth and noise, whose squares add up. Those of
-        one config differ only by noise. The noise is larger if the ratio of both is at most the
-        square root of 2.
-        """
-        return self.same > 0 and self.different <= MAX_RATIO * self.same
-
 
 def measure_noise(
     runtime_ns: NDArray[np.int64], group: NDArray[np.int64], *, seed: int = 0, draws: int = DRAWS
 ) -> Noise | None:
     """Compare repeated measurements of a graph's configs; None if fewer than 10 were repeated.
 
-    Each draw takes two different measurements of every repeated config at random, and one
-    measurement of every distinct config. `tau` is the mean over draws, and the medians are those of
-    all draws together. Time O(draws * c log² c), memory O(draws * c).
+    Each draw takes two different measurements of every repeated config at random. `tau` is the mean
+    over draws. Time O(draws * c log² c), memory O(c).
 
     Repeated configs are no fair sample of all configs. A search returns to the good ones, which
     have similar runtimes.
@@ -75,22 +61,12 @@ def measure_noise(
         return None
     places, counts = starts[sizes > 1], sizes[sizes > 1]
     rng = np.random.default_rng(seed)
-    taus, same, different = [], [], []
+    taus = []
     for _ in range(draws):
         first, second = rng.integers(0, counts), rng.integers(0, counts - 1)
         second += second >= first  # two different measurements of each
-        before, after = ordered[places + first], ordered[places + second]
-        taus.append(kendall_tau(before, after))
-        same.append(np.abs(np.log(before / after)))
-        single = ordered[starts + rng.integers(0, sizes)]
-        shuffled = rng.permutation(single)
-        different.append(np.abs(np.log(shuffled / np.roll(shuffled, 1))))
-    return Noise(
-        n_repeated=n_repeated,
-        tau=float(np.mean(taus)),
-        same=float(np.median(np.concatenate(same))),
-        different=float(np.median(np.concatenate(different))),
-    )
+        taus.append(kendall_tau(ordered[places + first], ordered[places + second]))
+    return Noise(n_repeated, tau=float(np.mean(taus)))
 
 
 def _in_plain_order(

@@ -172,7 +172,7 @@ def test_ceiling_is_tau_between_measurements_of_repeated_configs(
     assert (row.n_distinct, row.notes) == (20, ())
     assert row.ceiling == kendalltau(runtime_ns[:20], runtime_ns[20:]).statistic == 1
     assert row.noise is not None
-    assert (row.noise.n_repeated, row.noise.same, row.noise.is_dominant) == (20, 0, False)
+    assert row.noise.n_repeated == 20
     entry = json.loads(json.dumps(as_dict(row)))
     assert entry["noise"]["tau"] == entry["noise"]["best_tau"] == 1
 
@@ -183,12 +183,8 @@ def test_unusual_noise_and_runtimes_are_noted(
     runtime_ns = 10**9 + np.random.default_rng(0).integers(0, 10_000, 40)
     (row,) = audit([with_repeats(layout_graph, tmp_path, runtime_ns)])
     (note,) = row.notes
-    assert note.startswith("more noise than difference between configs: tau ")
+    assert note.startswith("much noise: tau ")
     assert "measurements of 20 configs" in note
-    halves = np.random.default_rng(2).normal(0, 0.45, (2, 20)) + np.linspace(-1, 1, 20)
-    (row,) = audit([with_repeats(layout_graph, tmp_path, np.exp(halves.ravel() + 20).astype(int))])
-    assert row.noise and not row.noise.is_dominant and 0.25 < row.noise.tau < 0.5
-    assert row.notes[0].startswith(f"much noise: tau {row.noise.tau:.2f} between two measurements")
     (row,) = audit([replace(layout_graph.file, split="test")])
     assert row.notes == ("runtimes are known, which is unusual in the test split",)
     with warnings.catch_warnings():
@@ -216,7 +212,7 @@ def row(collection: str, split: str, name: str, n_configs: int = 1000, **facts: 
 
 
 def noise(tau: float) -> Noise:
-    return Noise(n_repeated=20, tau=tau, same=1e-6, different=1e-3)
+    return Noise(n_repeated=20, tau=tau)
 
 
 def test_totals_add_up_by_collection_and_split() -> None:

@@ -14,7 +14,7 @@ from data.hlo.descriptor import message_class
 from data.hlo.formats import split_modules
 from data.hlo.graph import featurize_module
 from data.hlo.programs import HloProgram, featurize_files, read_programs
-from tests.data.hlo.jax_functions import FAST, FUNCTIONS
+from tests.data.hlo.jax_functions import FUNCTIONS
 from tests.features.hlo_modules import small_module, tile_tuning
 
 ADD = "  a = f32[8,4]{1,0} parameter(0)\n  ROOT b = f32[8,4]{1,0} add(a, a)\n}\n"
@@ -65,26 +65,16 @@ def forms_of(name: str, folder: Path) -> dict[str, Path]:
     return {form: put(folder / form, content) for form, content in contents.items()}
 
 
-def assert_equal_forms(name: str, folder: Path) -> None:
-    found = {form: only(path).graph for form, path in forms_of(name, folder).items()}
-    expected = found.pop("protobuf")
-    for form, graph in found.items():
-        for key, values in expected.arrays.items():
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_form_gives_the_arrays_of_the_protobuf(tmp_path: Path, name: str) -> None:
+    graphs = {form: only(path).graph for form, path in forms_of(name, tmp_path).items()}
+    reference = graphs.pop("protobuf")
+    for form, graph in graphs.items():
+        for key, values in reference.arrays.items():
             assert getattr(graph, key).dtype == values.dtype, (form, key)
             np.testing.assert_array_equal(getattr(graph, key), values, err_msg=f"{form} {key}")
     for form in ("text", "gzip"):
-        assert found[form].instruction_names == expected.instruction_names
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_each_form_gives_the_arrays_of_the_protobuf(tmp_path: Path, name: str) -> None:
-    assert_equal_forms(name, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in FAST])
-def test_each_form_of_more_functions_gives_the_arrays(tmp_path: Path, name: str) -> None:
-    assert_equal_forms(name, tmp_path)
+        assert graphs[form].instruction_names == reference.instruction_names
 
 
 def test_derivatives_in_an_exported_file_are_left_out(tmp_path: Path) -> None:

@@ -15,14 +15,7 @@ from data.hlo.descriptor import message_class
 from data.hlo.graph import featurize_module
 from data.hlo.programs import featurize_files
 from data.tree import GraphFile, collection_named
-from tests.data.npz.damaged_archives import (
-    Victim,
-    bytes_behind,
-    bytes_in_front,
-    bytes_lost,
-    flipped,
-    truncated,
-)
+from tests.data.npz.damaged_archives import BYTE_DAMAGES
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 from tests.support.real_data import REAL, real_file
 
@@ -195,15 +188,6 @@ def test_missing_files_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
     assert "cannot be written" in fails([path], path)
 
 
-def damage(content: bytes, rng: np.random.Generator) -> bytes:
-    """Return `content` cut short, longer, with bytes lost, or with a bit flipped."""
-    ways = (truncated, bytes_lost, bytes_in_front, bytes_behind)
-    way = int(rng.integers(2 * len(ways)))
-    if way < len(ways):
-        return ways[way](Victim(content, {}), rng).content
-    return flipped(content, int(rng.integers(len(content))), 1 << int(rng.integers(8)))
-
-
 def contents() -> dict[str, bytes]:
     """Return whole files to damage: small ones, and the real ones where they are at hand."""
     made = {
@@ -220,8 +204,8 @@ def test_damage_gives_one_line_or_whole_files(tmp_path: Path, name: str) -> None
     rng = np.random.default_rng(len(content))
     path, out = tmp_path / "damaged.pb", tmp_path / "out"
     n_refused = 0
-    for _ in range(N_DAMAGED):
-        path.write_bytes(damage(content, rng))
+    for number in range(N_DAMAGED):
+        path.write_bytes(BYTE_DAMAGES[number % len(BYTE_DAMAGES)](content, rng))
         try:
             written = featurize_files([path], out)
         except PipelineError as error:
