@@ -135,11 +135,11 @@ def _row(entry: Prepared, seed: int) -> AuditRow:
     hashes = config_hashes(graph)
     first, group = distinct_rows(hashes)
     mean_ns = group_means(graph.runtime_ns, group)
-    judged = graph.is_labelled and mean_ns.min() < mean_ns.max()
-    noise = measure_noise(graph.runtime_ns, group, seed=seed) if judged else None
+    has_order = graph.is_labelled and mean_ns.min() < mean_ns.max()
+    noise = measure_noise(graph.runtime_ns, group, seed=seed) if has_order else None
     return AuditRow(
         file=file,
-        notes=tuple(_notes(graph, len(first), judged, noise)),
+        notes=tuple(_notes(graph, len(first), has_order, noise)),
         n_nodes=graph.n_nodes,
         n_edges=len(graph.edge_index),
         n_configurable=len(graph.node_config_ids) if isinstance(graph, LayoutGraph) else 0,
@@ -168,8 +168,8 @@ def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) 
         )
     unknown = np.setdiff1d(graph.node_opcode, range(1, len(OPCODE_NAMES) + 1))
     if len(unknown):
-        listed = ", ".join(map(str, unknown[:MAX_NAMES]))
-        yield f"has opcodes without a name: {listed}; expected 1..{len(OPCODE_NAMES)}"
+        opcodes = ", ".join(map(str, unknown[:MAX_NAMES]))
+        yield f"has opcodes without a name: {opcodes}; expected 1..{len(OPCODE_NAMES)}"
     features = [graph.node_feat, *([graph.config_feat] if isinstance(graph, TileGraph) else [])]
     if (largest := max(float(np.abs(values).max()) for values in features)) >= MAX_SIZE:
         yield f"has a feature of size {largest:.0e}; XLA has no size of 2^63 or more"
@@ -228,10 +228,10 @@ def leaks(rows: Sequence[AuditRow]) -> list[str]:
             copies.setdefault(file.part, []).append(f"{file.name} ({earlier.part}/{earlier.name})")
     notes = []
     for part, names in copies.items():
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        remainder = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         notes.append(
             f"{part}: contains copies of another split's graphs, so that its scores are too good: "
-            f"{', '.join(names[:MAX_NAMES])}{more}; expected each graph in one split"
+            f"{', '.join(names[:MAX_NAMES])}{remainder}; expected each graph in one split"
         )
     return notes
 

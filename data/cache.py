@@ -23,7 +23,7 @@ def bytes_held(item: object) -> int:
     import torch
 
     buffers: dict[int, int] = {}
-    seen, pending = set[int](), [item]
+    object_ids, pending = set[int](), [item]
     while pending:
         value = pending.pop()
         if isinstance(value, torch.Tensor) and value.layout == torch.sparse_csr:
@@ -39,8 +39,8 @@ def bytes_held(item: object) -> int:
                 buffers[value.ctypes.data] = value.nbytes
         elif isinstance(value, list | tuple):
             pending += value
-        elif hasattr(value, "__dict__") and id(value) not in seen:
-            seen.add(id(value))
+        elif hasattr(value, "__dict__") and id(value) not in object_ids:
+            object_ids.add(id(value))
             pending += vars(value).values()
     return sum(buffers.values())
 

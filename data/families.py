@@ -68,10 +68,10 @@ def grouped_folds(
     files: Sequence[GraphFile], n_folds: int, seed: int
 ) -> tuple[tuple[GraphFile, ...], ...]:
     """Assign graphs to two or more folds as `family_folds`."""
-    ordered = sorted(files, key=lambda file: file.name)
-    fold_of = family_folds([family_of(file) for file in ordered], n_folds, seed)
+    files_by_name = sorted(files, key=lambda file: file.name)
+    fold_of = family_folds([family_of(file) for file in files_by_name], n_folds, seed)
     return tuple(
-        tuple(file for file, fold in zip(ordered, fold_of, strict=True) if fold == number)
+        tuple(file for file, fold in zip(files_by_name, fold_of, strict=True) if fold == number)
         for number in range(n_folds)
     )
 
@@ -89,8 +89,8 @@ class HeldOut:
         if not self.by_config:
             return np.arange(n)
         n_judged = round(n * HELD_OUT_SHARE) if n >= MIN_CONFIGS else 0
-        shuffled = np.random.default_rng(n).permutation(n)
-        return np.sort(shuffled[:n_judged] if judged else shuffled[n_judged:])
+        permutation = np.random.default_rng(n).permutation(n)
+        return np.sort(permutation[:n_judged] if judged else permutation[n_judged:])
 
 
 def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
@@ -108,8 +108,8 @@ def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
     ]
     if len(parts) == 1:
         return parts[0]
-    whole = [part for part in parts if not part.by_config]
-    families = {family_of(file) for part in whole for file in part.judged}
+    by_family = [part for part in parts if not part.by_config]
+    families = {family_of(file) for part in by_family for file in part.judged}
     learned = tuple(file for file in files if family_of(file) not in families)
     if not learned:
         raise PipelineError(
@@ -117,7 +117,7 @@ def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
             "one model of all to learn from; set it to 0, or add train graphs"
         )
     judged = tuple(file for part in parts for file in part.judged)
-    return HeldOut(learned, judged, by_config=len(whole) < len(parts))
+    return HeldOut(learned, judged, by_config=len(by_family) < len(parts))
 
 
 def _hold_out_of_one(files: Sequence[GraphFile], seed: int) -> HeldOut:
@@ -127,6 +127,6 @@ def _hold_out_of_one(files: Sequence[GraphFile], seed: int) -> HeldOut:
     target = min(len(files) * HELD_OUT_SHARE, MAX_HELD_OUT)
     n_folds = min(n_families, max(2, round(len(files) / target)))
     folds = grouped_folds(files, n_folds, seed)
-    judged = min(folds, key=lambda fold: abs(len(fold) - target))
-    names = {file.name for file in judged}
-    return HeldOut(tuple(file for file in files if file.name not in names), judged)
+    nearest = min(folds, key=lambda fold: abs(len(fold) - target))
+    names = {file.name for file in nearest}
+    return HeldOut(tuple(file for file in files if file.name not in names), nearest)

@@ -122,11 +122,11 @@ def file_stem(name: str, split: str) -> str:
 
 
 def write_withheld(path: Path, labels: Mapping[str, Labels]) -> None:
-    ordered = sorted(labels.items())
-    members = {name: graph_labels.runtime_ns for name, graph_labels in ordered}
+    by_name = sorted(labels.items())
+    members = {name: graph_labels.runtime_ns for name, graph_labels in by_name}
     members |= {
         _NORMALIZER + name: graph_labels.normalizers
-        for name, graph_labels in ordered
+        for name, graph_labels in by_name
         if graph_labels.normalizers is not None
     }
     with atomic_path(path) as temporary, temporary.open("wb") as stream:

@@ -21,8 +21,8 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
     path = out / MANIFEST
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     if path.is_file():
-        expected = f"objects {', '.join(PARTS)}"
-        parts |= read_json(path, dict[str, dict[str, Any]], expected=expected)
+        form = f"objects {', '.join(PARTS)}"
+        parts |= read_json(path, dict[str, dict[str, Any]], expected=form)
     return parts
 
 

@@ -95,8 +95,8 @@ def collection_named(name: str) -> Collection:
     for collection in COLLECTIONS:
         if name in (collection.name, collection.slug):
             return collection
-    listed = ", ".join(collection.name for collection in COLLECTIONS)
-    raise UsageError(f"collection '{name}': no such collection; known: {listed}")
+    known_names = ", ".join(collection.name for collection in COLLECTIONS)
+    raise UsageError(f"collection '{name}': no such collection; known: {known_names}")
 
 
 def collections_named(names: str | None) -> tuple[Collection, ...]:
@@ -148,8 +148,8 @@ def find_graphs(
     ]
     if not files:
         names = ", ".join(collection.name for collection in collections)
-        others = [split for split in SPLITS if has_graphs(root, (split,), collections)]
-        only = f" (only in {', '.join(others)})" if others else ""
+        splits_with_graphs = [split for split in SPLITS if has_graphs(root, (split,), collections)]
+        only = f" (only in {', '.join(splits_with_graphs)})" if splits_with_graphs else ""
         raise PipelineError(
             f"{root}: no graph of {names} found in {', '.join(splits)}{only}; expected files such "
             f"as {collections[0].folder}/{splits[0]}/<graph>.npz"
@@ -197,10 +197,10 @@ def stray_folders(data_dir: Path) -> list[str]:
     """Describe folders with npz files that no command reads, and suggest the right folder."""
     root = npz_root(data_dir)
     messages = [
-        f"{other}: its graphs are not read, because {root} has graphs; expected one of the two; "
-        f"move one away, or pass --data {other.parent}"
-        for other in (data_dir / tree for tree in TREES)
-        if other != root and has_graphs(other)
+        f"{twin}: its graphs are not read, because {root} has graphs; expected one of the two; "
+        f"move one away, or pass --data {twin.parent}"
+        for twin in (data_dir / tree for tree in TREES)
+        if twin != root and has_graphs(twin)
     ]
     # Not rglob, which follows no links to folders.
     paths = (path for depth in range(MAX_DEPTH + 1) for path in root.glob("*/" * depth + "*.npz"))

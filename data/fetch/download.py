@@ -39,7 +39,7 @@ def download(session: Session, url: str, target: Path, *, policy: RetryPolicy) -
     target.parent.mkdir(parents=True, exist_ok=True)
     retry(
         lambda: _attempt(session, url, target),
-        what=_shown(url),
+        what=_address(url),
         policy=policy,
         gained=lambda: bytes_here(target),
     )
@@ -57,7 +57,7 @@ def remote_size(session: Session, url: str, policy: RetryPolicy) -> int:
         with _ask(session, "HEAD", url) as response:
             return _length(response) or 0
 
-    return retry(attempt, what=_shown(url), policy=policy)
+    return retry(attempt, what=_address(url), policy=policy)
 
 
 def check_address(url: str) -> None:
@@ -100,7 +100,7 @@ def _store(answer: Response, part: Path, n_bytes: int, total: int | None) -> int
                 n_bytes += file.write(piece)
                 if n_bytes > _MAX_BYTES:
                     raise PipelineError(
-                        f"{_shown(answer.url)}: the file has over {_MAX_BYTES} bytes, more than "
+                        f"{_address(answer.url)}: the file has over {_MAX_BYTES} bytes, more than "
                         "any that is expected; check the address and the proxy"
                     )
                 progress(
@@ -118,7 +118,7 @@ def _store(answer: Response, part: Path, n_bytes: int, total: int | None) -> int
 def _ask(
     session: Session, method: str, url: str, headers: dict[str, str] | None = None
 ) -> Response:
-    check_address(_shown(url))
+    check_address(_address(url))
     # Sizes are those of the uncompressed file.
     headers = {"Accept-Encoding": "identity", **(headers or {})}
     try:
@@ -126,13 +126,13 @@ def _ask(
     except RequestException as error:
         raise RetryableError(_fault(error, url)) from None
     for step in (*answer.history, answer):
-        check_address(_shown(step.url))
+        check_address(_address(step.url))
     status = answer.status_code
     if status in PASSING_STATUS:
         asked_s = retry_after_s(answer.headers.get("Retry-After", ""))
         raise RetryableError(f"HTTP {status}", retry_after_s=asked_s)
     if not answer.ok:
-        raise PipelineError(f"{_shown(url)}: HTTP {status}; check the address; {_LATER}")
+        raise PipelineError(f"{_address(url)}: HTTP {status}; check the address; {_LATER}")
     return answer
 
 
@@ -152,8 +152,8 @@ def _length(answer: Response) -> int | None:
 
 
 def _fault(error: Exception, url: str) -> str:
-    return network_fault(error, urlsplit(url).hostname or _shown(url)) or type(error).__name__
+    return network_fault(error, urlsplit(url).hostname or _address(url)) or type(error).__name__
 
 
-def _shown(url: str) -> str:
+def _address(url: str) -> str:
     return url.partition("?")[0]

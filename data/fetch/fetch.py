@@ -62,7 +62,7 @@ class FetchJob:
         return self.out / "downloads"
 
 
-class Fetched(NamedTuple):
+class FetchedPart(NamedTuple):
     """A part that is whole."""
 
     part: Part
@@ -71,27 +71,27 @@ class Fetched(NamedTuple):
     was_there: bool  # a former call has fetched it
 
 
-def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
+def fetch_google(job: FetchJob, *, base: str = BASE) -> list[FetchedPart]:
     """Fetch parts one after the other. Each archive is removed when its part is whole."""
     base = f"{base.rstrip('/')}/"
     check_address(base)
-    done = {part: finished(job, part) for part in job.parts}
-    missing = [part for part in job.parts if done[part] is None]
+    results = {part: finished_part(job, part) for part in job.parts}
+    missing = [part for part in job.parts if results[part] is None]
     with Session() as session:
         _check_space(job, missing, base, session)
         for part in missing:
             archive = job.downloads / f"{part.stem}.tar"
             download(session, base + archive.name, archive, policy=job.policy)
-            (done[part],) = unpack(job, [part], archive)
-    return [fetched for fetched in done.values() if fetched]
+            (results[part],) = unpack(job, [part], archive)
+    return [result for result in results.values() if result]
 
 
-def fetch_kaggle(job: FetchJob) -> list[Fetched]:
+def fetch_kaggle(job: FetchJob) -> list[FetchedPart]:
     """Download the archive of the competition, which may resume, and unpack the parts."""
     from common.kaggle import ask, kaggle_session
 
-    done = {part: finished(job, part) for part in job.parts}
-    missing = [part for part in job.parts if done[part] is None]
+    results = {part: finished_part(job, part) for part in job.parts}
+    missing = [part for part in job.parts if results[part] is None]
     if missing:
         archive = job.downloads / f"{COMPETITION}.zip"
         _require_space(job, _KAGGLE_BYTES - bytes_here(archive))
@@ -102,16 +102,16 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
                 address = answer.url  # signed, on another host
         with Session() as http:
             download(http, address, archive, policy=job.policy)
-        done |= {fetched.part: fetched for fetched in unpack(job, missing, archive)}
-    return [fetched for fetched in done.values() if fetched]
+        results |= {result.part: result for result in unpack(job, missing, archive)}
+    return [result for result in results.values() if result]
 
 
-def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[Fetched]:
+def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[FetchedPart]:
     """Write the graphs of parts below the data folder, mark each part, and remove the archive.
 
     A graph of the right size is not written again, so a killed call can resume.
     """
-    with opened(archive) as graphs:
+    with open_archive(archive) as graphs:
         for part in parts:
             n_graphs = len(graphs.get(part, {}))
             if n_graphs != job.expected[part]:
@@ -125,36 +125,36 @@ def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[Fetched]
             m.size for p in parts for n, m in graphs[p].items() if present[p].get(n) != m.size
         ]
         _require_space(job, sum(lacking))
-        done = [_unpack_part(job, part, graphs[part], archive) for part in parts]
+        results = [_unpack_part(job, part, graphs[part], archive) for part in parts]
     archive.unlink()
-    return done
+    return results
 
 
-def finished(job: FetchJob, part: Part) -> Fetched | None:
+def finished_part(job: FetchJob, part: Part) -> FetchedPart | None:
     """Return a part if its mark matches the files of its folder; else None."""
     sizes, mark = _sizes(job.out / part.folder), _mark(job, part)
     is_whole = mark.is_file() and mark.read_text() == _summary(sizes)
-    return Fetched(part, len(sizes), sum(sizes.values()), was_there=True) if is_whole else None
+    return FetchedPart(part, len(sizes), sum(sizes.values()), was_there=True) if is_whole else None
 
 
 def _unpack_part(
     job: FetchJob, part: Part, members: Mapping[str, Member], archive: Path
-) -> Fetched:
+) -> FetchedPart:
     folder = job.out / part.folder
     sweep(folder)
     present = _sizes(folder)
     strange = sorted(present.keys() - members.keys())
     if strange:
         raise PipelineError(f"{folder / strange[0]}: not of the dataset; move it away")
-    done, total = 0, sum(member.size for member in members.values())
+    n_bytes, total = 0, sum(member.size for member in members.values())
     for name, member in members.items():
         if present.get(name) != member.size:
             with atomic_path(folder / name) as temporary, temporary.open("wb") as file:
                 file.writelines(_chunks(member, archive))
-        done += member.size
-        progress(f"unpack {part.label}", done, total)
+        n_bytes += member.size
+        progress(f"unpack {part.label}", n_bytes, total)
     write_text(_mark(job, part), _summary(_sizes(folder)))
-    return Fetched(part, len(members), total, was_there=False)
+    return FetchedPart(part, len(members), total, was_there=False)
 
 
 def _chunks(member: Member, archive: Path) -> Iterator[bytes]:
@@ -184,34 +184,34 @@ def _check_space(job: FetchJob, parts: list[Part], base: str, session: Session) 
 
     An uncompressed archive is about as large as its content.
     """
-    archives, unpacked = [0], 0
+    archives, content_bytes = [0], 0
     for part in parts:
         archive = job.downloads / f"{part.stem}.tar"
         size = remote_size(session, base + archive.name, job.policy)
         archives.append(max(0, size - bytes_here(archive)))
-        unpacked += max(0, size - sum(_sizes(job.out / part.folder).values()))
-    _require_space(job, unpacked + max(archives))
+        content_bytes += max(0, size - sum(_sizes(job.out / part.folder).values()))
+    _require_space(job, content_bytes + max(archives))
 
 
-def _require_space(job: FetchJob, needed: int) -> None:
+def _require_space(job: FetchJob, n_bytes: int) -> None:
     existing = next(path for path in (job.out, *job.out.parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    if needed > free:
+    if n_bytes > free:
         raise PipelineError(
-            f"{job.out}: needs {needed / GIB:.2f} GiB, {free / GIB:.2f} GiB are free; make room, "
+            f"{job.out}: needs {n_bytes / GIB:.2f} GiB, {free / GIB:.2f} GiB are free; make room, "
             "choose another --out, or fewer --collections"
         )
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Graphs]:
+def open_archive(path: Path) -> Iterator[Graphs]:
     """Yield the graphs of a tar archive, or, by any other suffix than .tar, of a zip archive."""
     with _reading(path):
         is_tar = path.suffix == ".tar"
         archive = tarfile.open(path, tarinfo=_Header) if is_tar else zipfile.ZipFile(path)  # noqa: SIM115
     with archive:
         with _reading(path):
-            graphs = _checked(archive, path)
+            graphs = _graph_members(archive, path)
         yield graphs
 
 
@@ -254,7 +254,7 @@ def _members(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[Member]:
             yield Member(entry.filename, entry.file_size, is_plain, partial(archive.open, entry))
 
 
-def _checked(archive: tarfile.TarFile | zipfile.ZipFile, path: Path) -> Graphs:
+def _graph_members(archive: tarfile.TarFile | zipfile.ZipFile, path: Path) -> Graphs:
     """Return the graphs of the dataset in an archive. All other members are ignored.
 
     The path of a graph is npz/<kind>/<source>[/<search>]/<split>/<graph>.npz, with at most one

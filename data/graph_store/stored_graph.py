@@ -54,10 +54,10 @@ def stored_file(store: Path, file: GraphFile) -> GraphFile:
     return replace(file, path=folder / f"{file.name}{STORE_SUFFIX}")
 
 
-def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
+def is_fresh(target: GraphFile, source: GraphFile) -> bool:
     """Return whether the store has a graph in this version, packed from the present source."""
     try:
-        facts = read_facts(stored.path)
+        facts = read_facts(target.path)
         return facts.get("version") == VERSION and facts.get("source") == source_digest(source)
     except PipelineError:
         return False  # packing will report a damaged source
@@ -95,13 +95,13 @@ def source_digest(file: GraphFile) -> str:
     return digest.hexdigest()
 
 
-def store_graph(source: GraphFile, stored: GraphFile) -> None:
+def store_graph(source: GraphFile, target: GraphFile) -> None:
     """Pack one graph of the official tree into the store."""
     facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
     text = json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)
     tensors = sorted(graph_tensors(source).items())
     content = save({name: np.asarray(array, order="C") for name, array in tensors}, {FACTS: text})
-    write_sealed(stored.path, content, durable=False)
+    write_sealed(target.path, content, durable=False)
 
 
 def graph_tensors(file: GraphFile, archive: Archive | None = None) -> Mapping[str, NDArray[Any]]:
@@ -156,12 +156,12 @@ def open_tensors(path: Path) -> dict[str, NDArray[Any]]:
             problem = f"is of store version {version!s:.8}; expected {VERSION}"
             raise PipelineError(f"{path}: {problem}; {REMEDY}")
         start = file.tell()
-        mapped = map_file(file)
+        memory = map_file(file)
     tensors = dict[str, NDArray[Any]]()
     for name, entry in header.items():
         shape, offset = entry["shape"], start + entry["data_offsets"][0]
         values: NDArray[Any] = np.frombuffer(
-            mapped, TYPES[entry["dtype"]], math.prod(shape), offset
+            memory, TYPES[entry["dtype"]], math.prod(shape), offset
         )
         tensors[name] = values.reshape(shape)
     return tensors

@@ -193,8 +193,8 @@ def check_positions(name: str, values: NDArray[np.int64], n_nodes: int, fail: Fa
     outside = (values < 0) | (values >= n_nodes)
     if outside.any():
         row = int(np.argwhere(outside)[0, 0])
-        expected = f"expected node positions 0..{n_nodes - 1}"
-        fail(name, f"row {row} is {values[row].tolist()}; {expected}")
+        requirement = f"expected node positions 0..{n_nodes - 1}"
+        fail(name, f"row {row} is {values[row].tolist()}; {requirement}")
 
 
 def hash_rows(table: NDArray[np.generic]) -> NDArray[np.uint64]:
@@ -220,8 +220,8 @@ def distinct_rows(
         group: The distinct config of each row, (c,), int64: hashes[first[group]] == hashes.
     """
     order = np.argsort(hashes)
-    ordered, is_new = hashes[order], np.ones(len(hashes), dtype=bool)
-    is_new[1:] = ordered[1:] != ordered[:-1]
+    sorted_hashes, is_new = hashes[order], np.ones(len(hashes), dtype=bool)
+    is_new[1:] = sorted_hashes[1:] != sorted_hashes[:-1]
     first_of = np.empty_like(order)
     first_of[order] = np.minimum.reduceat(order, np.flatnonzero(is_new))[np.cumsum(is_new) - 1]
     is_first = first_of == np.arange(len(order))

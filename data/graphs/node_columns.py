@@ -14,7 +14,7 @@ ELEMENT_TYPES = (
 ELEMENT_BYTES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)
 
 
-def _numbered(prefix: str, count: int, *totals: str) -> list[str]:
+def _columns(prefix: str, count: int, *totals: str) -> list[str]:
     return [f"{prefix}_{i}" for i in (*range(count), *totals)]
 
 
@@ -23,26 +23,26 @@ _SUMS = ("sum", "product")
 NODE_FEATURE_NAMES = (
     *("is_root", "element_size_in_bits"),
     *(f"shape_element_type_is_{kind}" for kind in ELEMENT_TYPES),
-    *_numbered("shape_dimensions", 6, *_SUMS),
+    *_columns("shape_dimensions", 6, *_SUMS),
     *("shape_tuple_shapes_size", "parameter_number"),
-    *_numbered("dimensions", 6),
-    *(name for part in _WINDOW for name in _numbered(f"window_{part}", 6, *_SUMS)),
-    *_numbered("window_window_reversal", 6, "true_count", "false_count"),
+    *_columns("dimensions", 6),
+    *(name for part in _WINDOW for name in _columns(f"window_{part}", 6, *_SUMS)),
+    *_columns("window_window_reversal", 6, "true_count", "false_count"),
     *("convolution_dim_numbers_input_batch_dim", "convolution_dim_numbers_input_feature_dim"),
-    *_numbered("convolution_dim_numbers_input_spatial_dims", 4),
+    *_columns("convolution_dim_numbers_input_spatial_dims", 4),
     "convolution_dim_numbers_kernel_input_feature_dim",
     "convolution_dim_numbers_kernel_output_feature_dim",
-    *_numbered("convolution_dim_numbers_kernel_spatial_dims", 4),
+    *_columns("convolution_dim_numbers_kernel_spatial_dims", 4),
     *("convolution_dim_numbers_output_batch_dim", "convolution_dim_numbers_output_feature_dim"),
     *("feature_group_count", "batch_group_count"),
-    *_numbered("slice_dims_start", 2, *_SUMS),
-    *_numbered("slice_dims_stride", 2, *_SUMS),
-    *_numbered("slice_dims_limit", 2, *_SUMS),
-    *_numbered("dynamic_slice_sizes", 2, *_SUMS),
-    *_numbered("padding_config_edge_padding_low", 2, *_SUMS),
-    *_numbered("padding_config_edge_padding_high", 2, *_SUMS),
+    *_columns("slice_dims_start", 2, *_SUMS),
+    *_columns("slice_dims_stride", 2, *_SUMS),
+    *_columns("slice_dims_limit", 2, *_SUMS),
+    *_columns("dynamic_slice_sizes", 2, *_SUMS),
+    *_columns("padding_config_edge_padding_low", 2, *_SUMS),
+    *_columns("padding_config_edge_padding_high", 2, *_SUMS),
     "is_stable",
-    *_numbered("layout_minor_to_major", 6),
+    *_columns("layout_minor_to_major", 6),
 )
 COLUMN_OF = {name: column for column, name in enumerate(NODE_FEATURE_NAMES)}
 

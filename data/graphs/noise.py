@@ -54,7 +54,7 @@ def measure_noise(
         seed: Seed of the draws.
         draws: Number of draws.
     """
-    ordered, sizes = _in_plain_order(runtime_ns, group)
+    by_config, sizes = _in_plain_order(runtime_ns, group)
     starts = np.cumsum(sizes) - sizes
     n_repeated = int((sizes > 1).sum())
     if n_repeated < MIN_REPEATED:
@@ -65,7 +65,7 @@ def measure_noise(
     for _ in range(draws):
         first, second = rng.integers(0, counts), rng.integers(0, counts - 1)
         second += second >= first  # two different measurements of each
-        taus.append(kendall_tau(ordered[places + first], ordered[places + second]))
+        taus.append(kendall_tau(by_config[places + first], by_config[places + second]))
     return Noise(n_repeated, tau=float(np.mean(taus)))
 
 
@@ -73,9 +73,9 @@ def _in_plain_order(
     runtime_ns: NDArray[np.int64], group: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sort by group, and groups by their runtimes. Return the runtimes (c,) and the sizes (u,)."""
-    ordered = runtime_ns[np.lexsort((runtime_ns, group))]
+    by_config = runtime_ns[np.lexsort((runtime_ns, group))]
     sizes = np.bincount(group)
     starts = np.cumsum(sizes) - sizes
-    sums = np.add.reduceat(ordered, starts)
-    place = np.lexsort((sums, sizes, ordered[starts + sizes - 1], ordered[starts]))
+    sums = np.add.reduceat(by_config, starts)
+    place = np.lexsort((sums, sizes, by_config[starts + sizes - 1], by_config[starts]))
     return runtime_ns[np.lexsort((runtime_ns, np.argsort(place)[group]))], sizes[place]

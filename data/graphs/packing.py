@@ -1,4 +1,4 @@
-"""Layout configs as small integers, packed from a stream: c configs of k nodes.
+"""Layout configs as small ints, packed from a stream: c configs of k nodes.
 
 A config gives each configurable node a layout vector of 18 values -1..5. A table has the distinct
 vectors of a graph. A config is an index into the table for each column of nodes.
@@ -66,12 +66,12 @@ def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
         UnknownValueError: A value is no layout value. The error names the first one.
     """
     with np.errstate(invalid="ignore"):
-        whole = vectors.astype(np.int8)
-    if (whole != vectors).any() or whole.min(initial=0) < LOWEST or whole.max(initial=0) > HIGHEST:
-        good = (whole == vectors) & (whole >= LOWEST) & (whole <= HIGHEST)
+        ints = vectors.astype(np.int8)
+    if (ints != vectors).any() or ints.min(initial=0) < LOWEST or ints.max(initial=0) > HIGHEST:
+        good = (ints == vectors) & (ints >= LOWEST) & (ints <= HIGHEST)
         row, place = (int(i) for i in np.argwhere(~good)[0])
         raise UnknownValueError(row, place, float(vectors[row, place]))
-    # Floats are exact here, because no sum reaches 2^53, and many times as fast as integers.
+    # Floats are exact here, because no sum reaches 2^53, and many times as fast as ints.
     codes = vectors.astype(np.float64) @ POWERS.astype(np.float64) - LOWEST * POWERS.sum()
     return codes.astype(np.int64)
 
@@ -144,8 +144,8 @@ class PackedConfigs:
         for column, size in enumerate(codebooks.sizes):
             nodes = np.flatnonzero(codebooks.column_of == column)
             codes = codebooks.codes[codebooks.vectors[column, :size]]
-            added = vector_hashes(nodes[:, None], codes).sum(axis=0, dtype=np.uint64)
-            hashes += added.take(self.indices[:, column])
+            terms = vector_hashes(nodes[:, None], codes).sum(axis=0, dtype=np.uint64)
+            hashes += terms.take(self.indices[:, column])
         return hashes
 
 
@@ -160,11 +160,11 @@ def vector_hashes(nodes: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray
         The terms, uint64, of the broadcast shape.
     """
     with np.errstate(over="ignore"):
-        salted = _mixed(nodes.astype(np.uint64) * GOLDEN + GOLDEN)
-        return _mixed(salted ^ (codes.astype(np.uint64) * GOLDEN))
+        salts = _mix(nodes.astype(np.uint64) * GOLDEN + GOLDEN)
+        return _mix(salts ^ (codes.astype(np.uint64) * GOLDEN))
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = (values ^ (values >> np.uint64(30))) * MIX_ONE
     values = (values ^ (values >> np.uint64(27))) * MIX_TWO
     return values ^ (values >> np.uint64(31))
@@ -185,8 +185,8 @@ class TiedColumns:
 
     def are_equal_in(self, content: bytes, first_columns: Words) -> bool:
         """Return whether tied columns equal the first one of their group, (r, m, 9), in a chunk."""
-        expected = first_columns.take(self.group_of, axis=1, mode="clip")  # skips a check of bounds
-        return content.startswith(expected.data)  # compares at the speed of the memory
+        copies = first_columns.take(self.group_of, axis=1, mode="clip")  # skips a check of bounds
+        return content.startswith(copies.data)  # compares at the speed of the memory
 
     def split(self, rows: NDArray[np.int64]) -> Self:
         """Split groups whose columns differ in `rows` (r, k). Return this object if none does."""
@@ -269,8 +269,8 @@ class ConfigEncoder:
         for number, used in enumerate(map(np.flatnonzero, is_taken)):
             vectors[number, : len(used)] = used
             index[number, used] = np.arange(len(used))
-        none = np.empty((0, len(first)), index.dtype)
-        indices = np.concatenate([none, *(index[column, n] for n in self._numbers(codes))])
+        no_rows = np.empty((0, len(first)), index.dtype)
+        indices = np.concatenate([no_rows, *(index[column, n] for n in self._numbers(codes))])
         self._chunks.clear()
         return PackedConfigs(Codebooks(codes, self._columns.group_of, vectors, sizes), indices)
 

@@ -35,11 +35,11 @@ class Space:
     def redraw(self, choice: Choices, share: float, rng: np.random.Generator) -> Choices:
         """Redraw each knob of a choice (g,), or each group, with probability `share`."""
         if rng.random() < GROUP_CHANGE_SHARE:
-            changed = rng.random(len(self._group_options)) < share
+            is_changed = rng.random(len(self._group_options)) < share
             options = rng.integers(0, self._group_options)[self._member]
-            return np.where(changed[self._member], options, choice)
-        changed = rng.random(len(choice)) < share
-        return np.where(changed, rng.integers(0, self.n_options), choice)
+            return np.where(is_changed[self._member], options, choice)
+        is_changed = rng.random(len(choice)) < share
+        return np.where(is_changed, rng.integers(0, self.n_options), choice)
 
 
 def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choices:

@@ -35,9 +35,9 @@ def options_of(choice: NDArray[np.int64]) -> dict[str, str | bool]:
     return options
 
 
-def joined(one: Options, other: Options) -> dict[str, str | bool]:
+def joined(first: Options, second: Options) -> dict[str, str | bool]:
     """Merge two sets of options. Passes that either set disables are disabled."""
-    both = {**one, **other}
-    if DISABLED in one and DISABLED in other:
-        both[DISABLED] = f"{one[DISABLED]},{other[DISABLED]}"
-    return both
+    options = {**first, **second}
+    if DISABLED in first and DISABLED in second:
+        options[DISABLED] = f"{first[DISABLED]},{second[DISABLED]}"
+    return options

@@ -30,32 +30,32 @@ def split_choice(path: Path) -> tuple[Path, str | None]:
     return (path.with_name(folder), name) if mark and folder and not path.exists() else (path, None)
 
 
-def choose(path: Path, names: Sequence[tuple[str, ...]], wanted: str | None) -> int:
+def choose(path: Path, names: Sequence[tuple[str, ...]], choice: str | None) -> int:
     """Return the position of the module of a file that has a name.
 
     Args:
         names: All names of each module. The first is its unique name.
-        wanted: A name. None if the user gave none.
+        choice: A name. None if the user gave none.
 
     Raises:
         UsageError: Not exactly one module has the name. The message lists all.
     """
-    places = [place for place, of_module in enumerate(names) if wanted in (None, *of_module)]
+    places = [place for place, of_module in enumerate(names) if choice in (None, *of_module)]
     if len(places) == 1:
         return places[0]
-    fault = "and none chosen" if wanted is None else f"called '{wanted}'"
-    listed = ", ".join(of_module[0] for of_module in names)
+    fault = "and none chosen" if choice is None else f"called '{choice}'"
+    titles = ", ".join(of_module[0] for of_module in names)
     raise UsageError(
-        f"{path}: {len(places) or 'no'} modules {fault}; expected {path}#NAME with one of {listed}"
+        f"{path}: {len(places) or 'no'} modules {fault}; expected {path}#NAME with one of {titles}"
     )
 
 
-def find_dumped(folder: Path, wanted: str | None) -> Path:
+def find_dumped(folder: Path, choice: str | None) -> Path:
     """Return a module's file of a dump: before layouts are chosen if it has one, else unoptimized.
 
     Args:
         folder: Folder that `--xla_dump_to` names.
-        wanted: Name of the module, for example "jit_step", "module_0004" or "module_0004.jit_step".
+        choice: Name of the module, for example "jit_step", "module_0004" or "module_0004.jit_step".
     """
     modules: dict[str, list[tuple[int, bool, str]]] = {}
     for path in folder.iterdir():
@@ -66,7 +66,7 @@ def find_dumped(folder: Path, wanted: str | None) -> Path:
     if not modules:
         raise PipelineError(f"{folder}: a folder without modules; expected a file; {HOW_TO_DUMP}")
     names = sorted(modules)
-    place = choose(folder, [(name, *name.split(".", 1)) for name in names], wanted)
+    place = choose(folder, [(name, *name.split(".", 1)) for name in names], choice)
     return folder / min(modules[names[place]])[2]
 
 

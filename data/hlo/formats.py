@@ -75,10 +75,10 @@ def split_modules(path: Path, content: bytes) -> list[ModuleText]:
         return [ModuleText(path.name, MLIR, content)]
     modules: dict[str, ModuleText] = {}
     for line, section in _sections(form, content.removeprefix(b"\xef\xbb\xbf")):
-        named = re.search(_MODULE_NAME[form], section, re.MULTILINE)
+        title = re.search(_MODULE_NAME[form], section, re.MULTILINE)
         functions = re.findall(_FUNCTION, section) if form == MLIR else []
         for function in [None] if b"main" in functions else functions or [None]:
-            name = (function or (named[1] if named else b"module")).decode(errors="replace")
+            name = (function or (title[1] if title else b"module")).decode(errors="replace")
             key = f"{name}_{len(modules)}" if name in modules else name
             modules[key] = ModuleText(key, form, section, line, function)
     return list(modules.values())

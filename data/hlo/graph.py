@@ -214,10 +214,10 @@ def sequence_features(values: Sequence[int], width: int) -> list[int]:
     # The exact product of a long list would be huge, so each step wraps around.
     for value in values:
         product = _wrap(product * value)
-    return [*_padded(values, width), _wrap(sum(values)), product]
+    return [*_pad(values, width), _wrap(sum(values)), product]
 
 
-def _padded(values: Sequence[int], width: int) -> list[int]:
+def _pad(values: Sequence[int], width: int) -> list[int]:
     return [*values[:width], *[0] * (width - len(values))]
 
 
@@ -266,10 +266,10 @@ def _fill_convolution(row: NDArray[np.int64], numbers: Any) -> None:
     values = [
         numbers.input_batch_dimension,
         numbers.input_feature_dimension,
-        *_padded(numbers.input_spatial_dimensions, _SPATIAL_MAX),
+        *_pad(numbers.input_spatial_dimensions, _SPATIAL_MAX),
         numbers.kernel_input_feature_dimension,
         numbers.kernel_output_feature_dimension,
-        *_padded(numbers.kernel_spatial_dimensions, _SPATIAL_MAX),
+        *_pad(numbers.kernel_spatial_dimensions, _SPATIAL_MAX),
         numbers.output_batch_dimension,
         numbers.output_feature_dimension,
     ]

@@ -94,9 +94,9 @@ def node_options(node: ConfigurableNode) -> NDArray[np.int8]:
 
 def spell_row(orders: Sequence[Order]) -> list[int]:
     """Return the 18 values of a node, from the orders of its tensors."""
-    padded = [*orders, *[UNSET] * (N_TENSORS - len(orders))]
+    triple = [*orders, *[UNSET] * (N_TENSORS - len(orders))]
     return [
-        value for order in padded for value in [*reversed(order), *[-1] * (MAX_RANK - len(order))]
+        value for order in triple for value in [*reversed(order), *[-1] * (MAX_RANK - len(order))]
     ]
 
 
@@ -183,30 +183,30 @@ def _orders(node: ConfigurableNode) -> list[list[Order]]:
 
 def _plain_orders(rank: int) -> list[Order]:
     axes = tuple(range(rank))
-    swapped = (*axes[:-2], *axes[-2:][::-1])
-    return [axes, swapped, (*axes[1:], *axes[:1]), axes[::-1]]
+    minor_swap = (*axes[:-2], *axes[-2:][::-1])
+    return [axes, minor_swap, (*axes[1:], *axes[:1]), axes[::-1]]
 
 
 def _dot_orders(numbers: Any, shapes: Sequence[Order]) -> list[list[Order]]:
     operands, n_free = [], []
     for side, shape in zip(("lhs", "rhs"), shapes[1:], strict=True):
-        shared = tuple(getattr(numbers, f"{side}_batch_dimensions"))
-        summed = tuple(getattr(numbers, f"{side}_contracting_dimensions"))
-        free = tuple(axis for axis in range(len(shape)) if axis not in (*shared, *summed))
+        batch = tuple(getattr(numbers, f"{side}_batch_dimensions"))
+        contracting = tuple(getattr(numbers, f"{side}_contracting_dimensions"))
+        free = tuple(axis for axis in range(len(shape)) if axis not in (*batch, *contracting))
         n_free.append(len(free))
-        orders = [shared + free + summed, shared + summed + free]
-        operands.append(_with_batch_inside(orders, shared))
+        orders = [batch + free + contracting, batch + contracting + free]
+        operands.append(_with_batch_inside(orders, batch))
     n_batch = len(numbers.lhs_batch_dimensions)
-    shared = tuple(range(n_batch))
-    left = tuple(range(n_batch, n_batch + n_free[0]))
-    right = tuple(range(n_batch + n_free[0], n_batch + sum(n_free)))
-    output = _with_batch_inside([shared + left + right, shared + right + left], shared)
+    batch = tuple(range(n_batch))
+    lhs = tuple(range(n_batch, n_batch + n_free[0]))
+    rhs = tuple(range(n_batch + n_free[0], n_batch + sum(n_free)))
+    output = _with_batch_inside([batch + lhs + rhs, batch + rhs + lhs], batch)
     return [output, *operands]
 
 
-def _with_batch_inside(orders: list[Order], shared: Order) -> list[Order]:
-    rest = orders[0][len(shared) :]
-    inside = [rest[:1] + shared + rest[1:]] if shared and rest else []
+def _with_batch_inside(orders: list[Order], batch: Order) -> list[Order]:
+    free = orders[0][len(batch) :]
+    inside = [free[:1] + batch + free[1:]] if batch and free else []
     return [*orders, tuple(range(len(orders[0]))), *inside]
 
 

@@ -48,6 +48,6 @@ def check_jaxlib(program: str) -> str:
         version = metadata.version("jaxlib")
     if not version.startswith(TESTED_JAXLIB):
         fault = f"jaxlib {version} was not tested" if version else "jaxlib is not installed"
-        tested = ", ".join(f"{release}x" for release in TESTED_JAXLIB)
-        raise PipelineError(f"{program}: {fault}; expected {tested}; {HOW_TO_INSTALL}")
+        releases = ", ".join(f"{prefix}x" for prefix in TESTED_JAXLIB)
+        raise PipelineError(f"{program}: {fault}; expected {releases}; {HOW_TO_INSTALL}")
     return version

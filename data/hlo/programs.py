@@ -65,10 +65,10 @@ def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
             "expected one kind"
         )
     kind = CONFIG_KINDS[kinds.pop()]
-    succeeded = [
+    has_runtime = [
         not run.error and run.profile.compute_time_ns > NO_RUNTIME_NS[kind] for run in entry.runs
     ]
-    good = list(compress(entry.runs, succeeded))
+    good = list(compress(entry.runs, has_runtime))
     if not good:
         raise PipelineError(
             f"{source}: none of {len(entry.runs)} runs succeeded; expected at least one"
@@ -79,7 +79,7 @@ def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
     else:
         arrays = _tile_arrays(good, runtime_ns, source)
     arrays["config_runtime"] = runtime_ns
-    return TunedConfigs(kind, arrays, len(entry.runs) - len(good), np.flatnonzero(succeeded))
+    return TunedConfigs(kind, arrays, len(entry.runs) - len(good), np.flatnonzero(has_runtime))
 
 
 def _layout_arrays(
@@ -180,38 +180,38 @@ class HloProgram:
         }
 
 
-def read_programs(path: Path, wanted: str | None = None) -> list[HloProgram]:
+def read_programs(path: Path, choice: str | None = None) -> list[HloProgram]:
     """Read tuning data or HLO modules. The content decides the type of the file.
 
     Args:
         path: The file, or a folder that XLA dumped. `FILE#NAME` is one module of it.
-        wanted: Name of the module or kernel to read. The default is all of a file. A folder needs
+        choice: Name of the module or kernel to read. The default is all of a file. A folder needs
             a name if it has several modules.
 
     Raises:
         UsageError: Not exactly one module has the name.
     """
     path, name = split_choice(path)
-    wanted = name if wanted is None else wanted
+    choice = name if choice is None else choice
     if path.is_dir():
-        path, wanted = find_dumped(path, wanted), None
-    return parse_programs(path, read_bytes(path), wanted)
+        path, choice = find_dumped(path, choice), None
+    return parse_programs(path, read_bytes(path), choice)
 
 
-def parse_programs(path: Path, content: bytes, wanted: str | None = None) -> list[HloProgram]:
+def parse_programs(path: Path, content: bytes, choice: str | None = None) -> list[HloProgram]:
     """Parse the content of a file as `read_programs` does."""
     content, stem = unpack(path, content), program_name(path)
     kind, message = _parse_protobuf(content)
     if kind:
         programs = _programs_of(message, kind, path)
-        if wanted is None:
+        if choice is None:
             return programs
         names = [(p.name.removeprefix(f"{stem}_"), p.name, p.graph.name) for p in programs]
-        return [programs[choose(path, names, wanted)]]
+        return [programs[choose(path, names, choice)]]
     modules = split_modules(path, content)
     is_only, programs = len(modules) == 1, []
-    if wanted is not None or len(modules) > MAX_MODULES:
-        modules = [modules[choose(path, [(module.name,) for module in modules], wanted)]]
+    if choice is not None or len(modules) > MAX_MODULES:
+        modules = [modules[choose(path, [(module.name,) for module in modules], choice)]]
     for module in modules:
         source = str(path) if is_only else f"{path}#{module.name}"
         message = message_class("HloModuleProto").FromString(parse.parse_module(module, source))
@@ -317,18 +317,18 @@ def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
         raise UsageError(f"no file given; expected {EXPECTED}")
     first: dict[str, Path] = {}
     for path in paths:
-        other = first.setdefault(program_name(path), path)
-        if other is not path:
+        first_path = first.setdefault(program_name(path), path)
+        if first_path is not path:
             raise UsageError(
-                f"{path}: would be written over what {other} gives; rename one of them, "
+                f"{path}: would be written over what {first_path} gives; rename one of them, "
                 "or give them different --out folders"
             )
-    written = []
-    for done, path in enumerate(paths, start=1):
+    graphs = []
+    for number, path in enumerate(paths, start=1):
         # All graphs of a file are made before the first is written.
-        written += [_write(program, out) for program in read_programs(path)]
-        progress("featurize", done, len(paths))
-    return written
+        graphs += [_write(program, out) for program in read_programs(path)]
+        progress("featurize", number, len(paths))
+    return graphs
 
 
 def _write(program: HloProgram, out: Path) -> FeaturizedGraph:

@@ -59,10 +59,10 @@ class ArrayHeader(NamedTuple):
 
 def _with_unit_axes(header: ArrayHeader, shape: tuple[int | None, ...]) -> ArrayHeader:
     """Add the expected axes of length 1. Some programs write (s,) for (1, s)."""
-    rest = iter(header.shape)
+    lengths = iter(header.shape)
     if len(header.shape) != sum(axis != 1 for axis in shape):
         return header
-    return header._replace(shape=tuple(1 if axis == 1 else next(rest) for axis in shape))
+    return header._replace(shape=tuple(1 if axis == 1 else next(lengths) for axis in shape))
 
 
 class Archive:
@@ -125,9 +125,9 @@ class Archive:
         """Check that members exist."""
         missing = [key for key in keys if key not in self._members]
         if missing:
-            listed = ", ".join(map(shown, sorted(self._members)[:MAX_LISTED])) or "nothing"
-            expected = f"expected {', '.join(keys)}; holds {listed}"
-            self.fail(missing[0], f"is missing; {expected}")
+            present_keys = ", ".join(map(shown, sorted(self._members)[:MAX_LISTED])) or "nothing"
+            requirement = f"expected {', '.join(keys)}; holds {present_keys}"
+            self.fail(missing[0], f"is missing; {requirement}")
 
     def array(
         self, key: str, *, dtype: type[np.generic], shape: tuple[int | None, ...]
@@ -184,9 +184,9 @@ class Archive:
             row_values = math.prod(header.shape[1:])
             n_rows = max(1, chunk_bytes // max(1, row_values * target.itemsize))
             if header.by_column and len(header.shape) > 1:
-                whole = self.array(key, dtype=dtype, shape=shape)
-                for start in range(0, len(whole), n_rows):
-                    yield whole[start : start + n_rows].tobytes()
+                values_by_column = self.array(key, dtype=dtype, shape=shape)
+                for start in range(0, len(values_by_column), n_rows):
+                    yield values_by_column[start : start + n_rows].tobytes()
                 return
             for start in range(0, n_values, max(1, n_rows * row_values)):
                 n_bytes = min(n_rows * row_values, n_values - start) * header.dtype.itemsize
@@ -202,12 +202,12 @@ class Archive:
         if values.dtype == target:
             return values
         with np.errstate(all="ignore"):
-            converted = values.astype(target)
-        is_same = converted == values
+            exact = values.astype(target)
+        is_same = exact == values
         if not is_same.all():
             problem = f"{values.dtype.newbyteorder('=')} with a value {values[np.argmin(is_same)]}"
             self.fail(key, f"has dtype {problem}; expected numbers that {target} has exactly")
-        return converted
+        return exact
 
     @contextmanager
     def _open(
@@ -248,8 +248,8 @@ class Archive:
         if len(header.shape) != len(shape) or any(
             want not in (None, length) for want, length in zip(shape, header.shape, strict=True)
         ):
-            expected = ", ".join("any" if length is None else str(length) for length in shape)
-            self.fail(key, f"has shape {shape_text}; expected ({expected})")
+            requirement = ", ".join("any" if length is None else str(length) for length in shape)
+            self.fail(key, f"has shape {shape_text}; expected ({requirement})")
         n_bytes = math.prod(header.shape) * header.dtype.itemsize
         if n_bytes != n_held:
             self.fail(key, f"has shape {shape_text}, {n_bytes} bytes, but holds {n_held}")
@@ -268,16 +268,16 @@ class _MemberStream:
         is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
         self._inflate = FAST_ZLIB.decompressobj(-zlib.MAX_WBITS) if is_deflated else None
         # zipfile would inflate with zlib, so it gets an index entry of plain bytes.
-        packed = copy(info)
-        packed.compress_type, packed.file_size = zipfile.ZIP_STORED, info.compress_size
-        del packed.CRC
-        self._packed = archive.open(packed)
+        entry = copy(info)
+        entry.compress_type, entry.file_size = zipfile.ZIP_STORED, info.compress_size
+        del entry.CRC
+        self._packed = archive.open(entry)
 
     def read(self, n_bytes: int = 1, /) -> bytes:
         """Read exactly `n_bytes`, or raise one of NOT_READABLE."""
-        content = self._some(n_bytes)
+        content = self._read_some(n_bytes)
         while len(content) < n_bytes:
-            piece = self._some(n_bytes - len(content))
+            piece = self._read_some(n_bytes - len(content))
             if not piece:
                 raise EOFError("ends too early")
             content += piece
@@ -287,12 +287,12 @@ class _MemberStream:
 
     def finish(self) -> None:
         """Check that the member ends here with its checksum, or raise one of NOT_READABLE."""
-        if self._some(1):
+        if self._read_some(1):
             raise EOFError("holds more bytes than its shape says")
         if self._checksum != self._wanted:
             raise EOFError("its checksum is wrong")
 
-    def _some(self, at_most: int) -> bytes:
+    def _read_some(self, at_most: int) -> bytes:
         if self._inflate is None:
             return self._packed.read(at_most)
         while not self._inflate.eof:

@@ -68,8 +68,8 @@ def official_names() -> Mapping[str, frozenset[str]]:
     layout:xla:random/train and layout:nlp:default/train have a few more names than graphs. Only
     their number of graphs was published, and their programs are those of the sibling collections.
     """
-    listed = json.loads(gzip.decompress(NAMES.read_bytes()))
-    return {part: frozenset(names) for part, names in listed.items()}
+    names_of = json.loads(gzip.decompress(NAMES.read_bytes()))
+    return {part: frozenset(names) for part, names in names_of.items()}
 
 
 def official_sizes() -> list[PartSize]:
@@ -97,8 +97,8 @@ def graph_sizes(part: PartSize) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     )
     correlation = SIZE_CORRELATION[start]
     order, noise = rng.standard_normal((2, part.graphs))
-    paired = correlation * order + (1 - correlation**2) ** 0.5 * noise
-    ranks = [values.argsort().argsort() for values in (order, paired)]
+    config_order = correlation * order + (1 - correlation**2) ** 0.5 * noise
+    ranks = [values.argsort().argsort() for values in (order, config_order)]
     return nodes[ranks[0]], configs[ranks[1]]
 
 
@@ -120,11 +120,11 @@ def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
         power = (low * high) ** 0.5
         sizes = fewest * ratio ** (steps**power)
         low, high = (power, high) if sizes.mean() > mean else (low, power)
-    whole = np.floor(sizes).astype(np.int64)
-    whole[-1] = most
-    rest = mean * n - int(whole.sum())
-    whole[:rest] += 1
-    return whole
+    integers = np.floor(sizes).astype(np.int64)
+    integers[-1] = most
+    n_missing = mean * n - int(integers.sum())
+    integers[:n_missing] += 1
+    return integers
 
 
 @dataclass(frozen=True)

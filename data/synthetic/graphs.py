@@ -96,8 +96,8 @@ def make_layout_graph(graph: PlannedGraph, seed: int = 0) -> LayoutGraph:
     """Make a labelled layout graph in memory."""
     size, search = graph.size, graph.collection.name
     program = sized_program(size.n_nodes, size.n_configurable, graph.family, graph.batch)
-    shared = generator(seed, "space", graph.name)
-    options, noise = layout_options(program, shared), _log_uniform(shared, LAYOUT_NOISE)
+    space_rng = generator(seed, "space", graph.name)
+    options, noise = layout_options(program, space_rng), _log_uniform(space_rng, LAYOUT_NOISE)
     rng = generator(seed, "search", search, graph.name)
     near_default = search.endswith(":default")
     choices = _draw_choices(options, size.n_configs, rng, near_default=near_default)
@@ -156,8 +156,8 @@ def layout_options(program: Program, rng: np.random.Generator) -> Codebooks:
     for node in program.node_config_ids.tolist():
         opcode = program.opcodes[node]
         shapes = [program.shapes[v] for v in _laid_out(program, node)]
-        untied = node if rng.random() < untied_share else None
-        signature = (opcode, *shapes, untied)
+        separate_node = node if rng.random() < untied_share else None
+        signature = (opcode, *shapes, separate_node)
         if signature not in columns:
             columns[signature] = len(columns)
             orders = [_draw_orders(opcode, shape, rng) for shape in shapes]
@@ -188,8 +188,8 @@ def _draw_orders(opcode: str, shape: Shape, rng: np.random.Generator) -> list[Or
     if opcode == "reshape":
         orders = [tuple(range(rank)), tuple(rng.permutation(rank)[::-1].tolist())]
     else:
-        others = (rank - 2, 0, int(rng.integers(rank - 1)))
-        pair = (others[rng.integers(3)], rank - 1)
+        partners = (rank - 2, 0, int(rng.integers(rank - 1)))
+        pair = (partners[rng.integers(3)], rank - 1)
         orders = [pair, pair[::-1]]
     return list(dict.fromkeys(orders))
 
@@ -244,16 +244,16 @@ def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.fl
 
     for node, shape in enumerate(shapes):
         if node not in column_of:
-            passed = [arrives[u] for u in program.operands[node] if shape and shapes[u] == shape]
-            arrives.append(passed[0] if passed else len(shape) - 1)
+            sources = [arrives[u] for u in program.operands[node] if shape and shapes[u] == shape]
+            arrives.append(sources[0] if sources else len(shape) - 1)
             total_ns += n_bytes[node] / BYTES_PER_NS
             continue
         output, *operands = by_column[column_of[node]]  # (c,) each
         output[output < 0] = len(shape) - 1
         arrives.append(output)
         total_ns += moved_ns(node, output)
-        for requested, u in zip(operands, _laid_out(program, node)[1:], strict=False):
-            actual = np.where(requested < 0, arrives[u], requested)
+        for layout, u in zip(operands, _laid_out(program, node)[1:], strict=False):
+            actual = np.where(layout < 0, arrives[u], layout)
             copy_ns = COPY_OVERHEAD_NS + 2 * n_bytes[u] / COPY_BYTES_PER_NS
             total_ns += moved_ns(u, actual) + copy_ns * (actual != arrives[u])
     return total_ns
@@ -318,7 +318,7 @@ def _tile_configs(kernel: Program, n_configs: int, rng: np.random.Generator) -> 
     rows[:, OUTPUT_BOUNDS + 6] = values.sum(axis=1)
     rows[:, OUTPUT_BOUNDS + 7] = values.prod(axis=1)
     rows = rows[_tile_bytes(kernel, rows) <= 2 * SCRATCH_BYTES]
-    needed = _tile_bytes(kernel, rows)
-    default = int(np.argmax(np.where(needed <= SCRATCH_BYTES // 2, needed, -1)))
-    others = rng.permutation(np.delete(np.arange(len(rows)), default))[: n_configs - 1]
-    return rows[[default, *others.tolist()]]
+    n_bytes = _tile_bytes(kernel, rows)
+    default = int(np.argmax(np.where(n_bytes <= SCRATCH_BYTES // 2, n_bytes, -1)))
+    further_rows = rng.permutation(np.delete(np.arange(len(rows)), default))[: n_configs - 1]
+    return rows[[default, *further_rows.tolist()]]

@@ -135,16 +135,16 @@ def published_graphs(
     train split. `max_configs` limits the configs of train and valid graphs.
     """
     names = {collection.name for collection in collections}
-    listed: list[PlannedGraph] = []
+    plans: list[PlannedGraph] = []
     for part in official_sizes():
         if part.collection in names and part.split in splits:
             graphs = sorted(_part(part), key=lambda g: g.size.n_nodes * g.size.n_configs)
             n_taken = max(2 if part.split == "train" else 1, round(share * len(graphs)))
             steps = (np.arange(n_taken) + 0.5) * len(graphs) / n_taken
-            listed += [graphs[int(step)] for step in steps]
+            plans += [graphs[int(step)] for step in steps]
     return [
         graph if graph.split == "test" else replace(graph, size=graph.size.at_most(max_configs))
-        for graph in listed
+        for graph in plans
     ]
 
 
@@ -221,13 +221,13 @@ def write_sized(tree: Path, size: GraphSize, *, collection: Collection = RANDOM)
 def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> list[tuple[str, Labels]]:
     """Write graphs, and return the submission ID and labels of each test graph."""
     labels = []
-    for planned in each("synthesize", graphs):
-        is_tile = planned.collection.kind == "tile"
-        graph = (make_tile_graph if is_tile else make_layout_graph)(planned, seed)
-        file = planned.file(tree)
-        members = _members(graph, is_withheld=planned.split == "test")
+    for plan in each("synthesize", graphs):
+        is_tile = plan.collection.kind == "tile"
+        graph = (make_tile_graph if is_tile else make_layout_graph)(plan, seed)
+        file = plan.file(tree)
+        members = _members(graph, is_withheld=plan.split == "test")
         write_npz(file.path, {key: members[key] for key in KEYS_OF[file.collection.kind]})
-        if planned.split == "test":
+        if plan.split == "test":
             labels.append((file.submission_id, labels_of(graph)))
     return labels
 

@@ -27,7 +27,7 @@ from data.fetch.fetch import (
     FetchJob,
     fetch_google,
     fetch_kaggle,
-    finished,
+    finished_part,
     unpack,
 )
 from data.official.published import PUBLISHED_GRAPHS, Part
@@ -278,7 +278,7 @@ def test_unusable_archive_is_refused_and_nothing_is_unpacked(
     job = make_job(TRAIN)
     line = failure_of(lambda: unpack_archive(job, content))
     assert re.search(message, line) and len(line) < 500
-    assert tree_of(job.out) == {} and finished(job, TRAIN) is None
+    assert tree_of(job.out) == {} and finished_part(job, TRAIN) is None
     assert len([*tmp_path.rglob("*")]) == 2
 
 
@@ -311,7 +311,7 @@ def test_foreign_file_among_the_graphs_is_named(make_job: MakeJob) -> None:
     # The number of files is right, but one name is wrong.
     for name in ("mine.npz", "g.0.npz"):
         (job.out / TRAIN.folder / name).write_bytes(b"x")
-    assert finished(job, TRAIN) is None
+    assert finished_part(job, TRAIN) is None
     with pytest.raises(PipelineError, match=r"mine\.npz: not of the dataset"):
         unpack_archive(job, GOOD)
 
