@@ -98,11 +98,10 @@ def test_odd_files_carry_a_note(
     assert (row.error, row.notes) == (None, (note,) if note else ())
 
 
-@pytest.mark.parametrize("opcode", [0, 121, 255])
-def test_opcode_without_a_name_is_noted(opcode: int, tile_graph: TileGraph, tmp_path: Path) -> None:
-    opcodes = np.r_[tile_graph.node_opcode[:-1], np.uint8(opcode)]
+def test_opcode_without_a_name_is_noted(tile_graph: TileGraph, tmp_path: Path) -> None:
+    opcodes = np.r_[tile_graph.node_opcode[:-1], np.uint8(121)]
     (row,) = audit([altered(tile_graph, tmp_path, node_opcode=opcodes)])
-    assert f"has opcodes without a name: {opcode}; expected 1..120" in row.notes
+    assert "has opcodes without a name: 121; expected 1..120" in row.notes
 
 
 @pytest.mark.parametrize("value", [-3e38, 2.0**63])
@@ -206,37 +205,27 @@ def test_real_files_are_all_good_and_the_noise_file_is_noted() -> None:
     assert rows[real_file("layout:xla:default:unet3d")].notes == ()
 
 
-def row(collection: str, split: str, name: str, n_configs: int = 1000, **facts: object) -> AuditRow:
-    file = GraphFile(collection_named(collection), split, name, Path(f"{name}.npz"))
-    return replace(AuditRow(file, n_nodes=2, n_edges=1, n_configs=n_configs), **facts)
-
-
-def noise(tau: float) -> Noise:
-    return Noise(n_repeated=20, tau=tau)
+def row(collection: str, split: str, n_configs: int, **facts: object) -> AuditRow:
+    file = GraphFile(collection_named(collection), split, f"{n_configs}", Path("a.npz"))
+    return replace(AuditRow(file, n_configs=n_configs), **facts)
 
 
 def test_totals_add_up_by_collection_and_split() -> None:
+    nlp, tile = ("layout:nlp:default", "train"), ("tile:xla", "train")
     rows = [
-        row("tile:xla", "train", "a", 3, is_labelled=True, n_distinct=2),
-        row("tile:xla", "train", "b", 4, is_labelled=True, n_distinct=4),
-        row("tile:xla", "train", "c", 0, error="c.npz: damaged"),
-        row("tile:xla", "test", "d", 5, n_distinct=5),
-        row("layout:xla:random", "train", "e", 6, is_labelled=True, noise=noise(0.2)),
-        row("layout:xla:random", "train", "f", 7, is_labelled=True, noise=noise(0.6)),
-        row("layout:xla:random", "train", "g", 8, is_labelled=True, noise=noise(float("nan"))),
-        row("layout:xla:random", "train", "h", 9),
-        row("layout:nlp:default", "train", "i", 9, noise=noise(0.2), again_tau=0.9),
-        row("layout:nlp:default", "train", "j", 9, noise=noise(float("nan")), again_tau=0.4),
-        row("layout:nlp:default", "train", "k", 9, again_tau=0.8),
+        row(*tile, 3, is_labelled=True, n_distinct=2),
+        row(*tile, 4, is_labelled=True, n_distinct=4),
+        row(*tile, 0, error="c.npz: damaged"),
+        row("tile:xla", "test", 5, n_distinct=5),
+        row(*nlp, 9, noise=Noise(n_repeated=20, tau=0.2), again_tau=0.9),
+        row(*nlp, 9, noise=Noise(n_repeated=20, tau=float("nan")), again_tau=0.4),
+        row(*nlp, 9, again_tau=0.8),
     ]
-    tile_train, tile_test, layout, measured_again = totals(rows)
+    tile_train, tile_test, layout = totals(rows)
     columns = ("n_files", "n_bad", "n_labelled", "n_configs", "n_distinct")
     assert [tile_train[key] for key in columns] == [3, 1, 2, 7, 6]
     assert tile_train["median_tau"] is None and tile_test["n_labelled"] == 0
-    assert layout["n_labelled"] == 3
     assert layout["median_tau"] == pytest.approx(0.4)
-    # The median of .2, .4 and .8.
-    assert measured_again["median_tau"] == pytest.approx(0.4)
 
 
 def test_second_measurement_of_the_manifest_is_a_ceiling(tiny_tree: Path, tmp_path: Path) -> None:

@@ -143,17 +143,11 @@ def test_folder_without_graphs_is_an_error(tmp_path: Path) -> None:
         find_graphs(tmp_path, splits=("test",))
 
 
-def test_missing_parts_and_repeated_names_are_listed(tmp_path: Path) -> None:
-    train = [f"layout/xla/{search}/train/a.npz" for search in ("random", "default")]
-    make(tmp_path / "npz", *(f"tile/xla/{split}/a.npz" for split in SPLITS), *train)
-    files = find_graphs(tmp_path)
-    twins = name_faults(files)
-    assert [file.part for file, _ in twins] == ["tile:xla/valid", "tile:xla/test"]
-    first = f"the name is already in tile:xla ({tmp_path}/npz/tile/xla/train/a.npz); expected"
-    assert all(first in line for _, line in twins)
-    missing = missing_parts(files)
-    assert len(missing) == len(COLLECTIONS) * len(SPLITS) - 5
-    assert missing[0] == "layout:xla:default/valid"
+def test_missing_parts_are_listed(tmp_path: Path) -> None:
+    make(tmp_path / "npz", "layout/xla/default/train/a.npz", "tile/xla/test/a.npz")
+    missing = missing_parts(find_graphs(tmp_path))
+    assert len(missing) == len(COLLECTIONS) * len(SPLITS) - 2
+    assert missing[:3] == ["tile:xla/train", "tile:xla/valid", "layout:xla:default/valid"]
 
 
 @pytest.mark.parametrize("collection", COLLECTIONS, ids=lambda c: c.name)

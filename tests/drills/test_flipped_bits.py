@@ -1,7 +1,7 @@
 """A bit that flips in a file which a resume reads: it is noticed, or it changes nothing.
 
 A flipped bit in the run's own files or in the store is refused, by the file's name; for the store
-see tests/pipeline/test_commands.py and tests/data/graph_store/test_stored_graph.py.
+see tests/pipeline/test_commands.py and tests/data/graph_store/test_store.py.
 """
 
 import shutil

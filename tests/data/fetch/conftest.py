@@ -55,16 +55,15 @@ def make_job(tmp_path: Path) -> Callable[..., FetchJob]:
     return make
 
 
-def graph_bytes(seed: int, size: int = 100_000) -> bytes:
-    """Return an npz file that does not compress: some 100 kB."""
-    file = io.BytesIO()
-    np.savez(file, values=np.random.default_rng(seed).integers(0, 255, size, dtype=np.uint8))
-    return file.getvalue()
-
-
 def part_files(part: Part, count: int = 2) -> dict[str, bytes]:
-    seed = list(PUBLISHED_GRAPHS).index(part) * 10
-    return {f"{part.folder.as_posix()}/g.{i}.npz": graph_bytes(seed + i) for i in range(count)}
+    """Return npz files that do not compress, some 100 kB each."""
+    contents = {}
+    for number in range(count):
+        file = io.BytesIO()
+        rng = np.random.default_rng([list(PUBLISHED_GRAPHS).index(part), number])
+        np.savez(file, values=rng.integers(0, 255, 100_000, dtype=np.uint8))
+        contents[f"{part.folder.as_posix()}/g.{number}.npz"] = file.getvalue()
+    return contents
 
 
 def tar_bytes(members: Mapping[str, bytes], *extra: tarfile.TarInfo, lead: str = "") -> bytes:

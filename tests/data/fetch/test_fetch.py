@@ -78,17 +78,6 @@ def test_whole_dataset_is_fetched_once(files: FileServer, tmp_path: Path) -> Non
     assert len(files.asked) == n_asked
 
 
-def test_failed_part_leaves_earlier_parts_done(files: FileServer, make_job: MakeJob) -> None:
-    wanted = serve(files, TRAIN, VALID)
-    files.will(f"/{VALID.stem}.tar", Trouble(403))
-    with pytest.raises(PipelineError, match=rf"{VALID.stem}\.tar: HTTP 403"):
-        fetch_google(make_job(TRAIN, VALID), base=files.url)
-    done = fetch_google(make_job(TRAIN, VALID), base=files.url)
-    assert [part.was_there for part in done] == [True, False]
-    assert tree_of(make_job().out) == wanted
-    assert len(files.gets(f"/{TRAIN.stem}.tar")) == 1
-
-
 def test_small_disk_is_refused_before_the_download(
     files: FileServer, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,19 +92,9 @@ def test_small_disk_is_refused_before_the_download(
     assert tree_of(make_job().out) == wanted
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (("--source", "ftp"), "known: google, kaggle"),
-        (("--collections", "layout:tpu"), "known: tile:xla"),
-        (("--splits", "train,private"), "expected one of train, valid, test"),
-    ],
-)
-def test_wrong_usage_makes_no_folder(
-    tmp_path: Path, options: tuple[str, ...], expected: str
-) -> None:
-    assert expected in call("fetch", *options, "--out", tmp_path / "out", expect=2)
-    assert not (tmp_path / "out").exists()
+def test_wrong_source_makes_no_folder(tmp_path: Path) -> None:
+    line = call("fetch", "--source", "ftp", "--out", tmp_path / "out", expect=2)
+    assert "known: google, kaggle" in line and not (tmp_path / "out").exists()
 
 
 CHILD = """
@@ -282,14 +261,11 @@ def test_unusable_archive_is_refused_and_nothing_is_unpacked(
     assert len([*tmp_path.rglob("*")]) == 2
 
 
-FOLDER = special(f"npz_all/{PLACE}", tarfile.DIRTYPE)
-
-
 @pytest.mark.parametrize(
     "content",
     [
         GOOD,
-        tar_bytes(GRAPHS, FOLDER, lead="./npz_all/"),
+        tar_bytes(GRAPHS, special(f"npz_all/{PLACE}", tarfile.DIRTYPE), lead="./npz_all/"),
         zip_bytes(*IN_KAGGLES_FOLDER.items(), compression=zipfile.ZIP_DEFLATED),
         tar_bytes(GRAPHS, *map(tarfile.TarInfo, HOSTILE), special("npz", tarfile.SYMTYPE)),
         zip_bytes(*GRAPHS.items(), *((name, b"x") for name in HOSTILE)),

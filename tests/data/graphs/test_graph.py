@@ -12,9 +12,7 @@ from data.graphs.graph import (
     LayoutGraph,
     TileGraph,
     config_hashes,
-    distinct_configs,
     distinct_rows,
-    group_means,
     hash_rows,
     program_content,
     sample_rows,
@@ -58,15 +56,6 @@ def test_tile_configs_with_minus_zero_are_equal_to_those_with_zero(tile_graph: T
     minus = np.where(zero, np.float32(-0.0), tile_graph.config_feat)
     other = replace(tile_graph, config_feat=minus)
     np.testing.assert_array_equal(config_hashes(other), hashes)
-
-
-def test_repeated_configs_of_a_graph_share_a_group(layout_graph: LayoutGraph) -> None:
-    rows = np.asarray([3, 1, 3, 3, 0, 1])
-    runtime_ns = np.asarray([10, 20, 20, 60, 5, 40], dtype=np.int64)
-    repeated = replace(layout_graph.only(rows), runtime_ns=runtime_ns)
-    first, group = distinct_configs(repeated)
-    assert (first.tolist(), group.tolist()) == ([0, 1, 4], [0, 1, 0, 0, 2, 1])
-    assert group_means(repeated.runtime_ns, group).tolist() == [30, 30, 5]
 
 
 def test_sample_does_not_depend_on_the_order_of_rows(layout_graph: LayoutGraph) -> None:

@@ -18,7 +18,6 @@ from data.graphs.node_columns import (
     OPCODES,
 )
 from data.hlo.graph import featurize_module, sequence_features
-from features.padding import minor_to_major
 from tests.features.hlo_modules import ModuleBuilder, small_module
 
 XLA_TYPE_NUMBERS = dict(zip(ELEMENT_TYPES[:13], range(13), strict=True)) | {
@@ -127,15 +126,6 @@ def test_boundaries_follow_major_computations_and_the_end() -> None:
     assert graph.node_splits.tolist() == [[0, 1]]
     assert graph.node_splits.dtype == np.int64
     assert graph.edge_index.shape == (0, 2)
-
-
-def test_layouts_are_those_of_the_module() -> None:
-    module = small_module()
-    instructions = [i for i in all_instructions(module) if len(i.shape.dimensions) <= 6]
-    whole = [len(i.shape.dimensions) <= 6 for i in all_instructions(module)]
-    expected = [[*i.shape.layout.minor_to_major, *[-1] * 6][:6] for i in instructions]
-    found = minor_to_major(featurize_module(module).node_feat)[whole]
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_sums_and_products_cover_all_values_and_wrap_at_64_bits() -> None:

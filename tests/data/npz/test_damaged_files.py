@@ -15,7 +15,7 @@ from common.errors import PipelineError
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph
 from data.tree import GraphFile, find_graphs
-from tests.data.graph_store.conftest import check_same_graph
+from tests.data.graph_store.test_store import check_same_graph
 from tests.data.npz.damaged_archives import (
     ARCHIVE_DAMAGES,
     BYTE_DAMAGES,
