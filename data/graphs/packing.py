@@ -50,15 +50,6 @@ def vector_codes(vectors: NDArray[np.generic]) -> NDArray[np.int64]:
     return (vectors.astype(np.int64) - LOWEST) @ POWERS
 
 
-def decode_vectors(codes: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return the (u, 18) int8 vectors of codes (u,)."""
-    vectors = np.empty((len(codes), N_VALUES), np.int8)
-    for start in range(0, len(codes), DECODED_AT_ONCE):
-        part = slice(start, start + DECODED_AT_ONCE)
-        vectors[part] = codes[part, None] // POWERS % N_SYMBOLS + LOWEST
-    return vectors
-
-
 def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the codes (v,) int64 of a file's vectors (v, 18).
 
@@ -118,7 +109,12 @@ class PackedConfigs:
     @cached_property
     def vectors(self) -> NDArray[np.int8]:
         """Return (u, 18) int8, the distinct layout vectors of the graph."""
-        return decode_vectors(self.codebooks.codes)
+        codes = self.codebooks.codes
+        vectors = np.empty((len(codes), N_VALUES), np.int8)
+        for start in range(0, len(codes), DECODED_AT_ONCE):
+            part = slice(start, start + DECODED_AT_ONCE)
+            vectors[part] = codes[part, None] // POWERS % N_SYMBOLS + LOWEST
+        return vectors
 
     def vector_ids(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions (r, k) in `vectors` of the layouts of configs at `index` (r,)."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
@@ -20,7 +19,6 @@ from data.graphs.node_columns import (
     RANK_MAX,
     UNKNOWN_OPCODE,
 )
-from data.hlo.descriptor import message_class
 from data.npz.archive import shown
 
 # In the dataset a boundary follows each computation that is named like one of these, and the last.
@@ -73,12 +71,7 @@ class HloGraph:
 
 
 def featurize_module(module: Any, *, source: str | None = None) -> HloGraph:
-    """Convert an HLO module to a graph.
-
-    Args:
-        module: A HloModuleProto of this or another package, or its serialised bytes.
-    """
-    module = _own_message(module, source)
+    """Convert an HLO module, a message of data.hlo.descriptor, to a graph."""
     source = source or f"HLO module '{shown(module.name)}'"
     instructions = [i for computation in module.computations for i in computation.instructions]
     if not instructions:
@@ -99,19 +92,6 @@ def featurize_module(module: Any, *, source: str | None = None) -> HloGraph:
         instruction_names=tuple(i.name for i in instructions),
         unknown=_unknown(instructions),
     )
-
-
-def _own_message(module: Any, source: str | None) -> Any:
-    message_type = message_class("HloModuleProto")
-    if isinstance(module, message_type):
-        return module
-    content = module if isinstance(module, bytes) else module.SerializeToString()
-    try:
-        return message_type.FromString(content)
-    except DecodeError as error:
-        raise PipelineError(
-            f"{source or 'HLO module'}: is not a serialised HloModuleProto, or is cut short"
-        ) from error
 
 
 def _positions(instructions: list[Any], source: str) -> dict[int, int]:

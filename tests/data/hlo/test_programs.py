@@ -16,10 +16,9 @@ from data.hlo.graph import featurize_module
 from data.hlo.programs import featurize_files
 from data.tree import GraphFile, collection_named
 from tests.data.npz.damaged_archives import BYTE_DAMAGES
+from tests.drills.fuzz.doors import DOORS, try_door
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 from tests.support.real_data import REAL, real_file
-
-N_DAMAGED = 40
 
 PROTOBUFS = REAL / "pb"
 TWIN = "layout:xla:default:unet_3d.4x4.bf16"
@@ -188,39 +187,11 @@ def test_missing_files_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
     assert "cannot be written" in fails([path], path)
 
 
-def contents() -> dict[str, bytes]:
-    """Return whole files to damage: small ones, and the real ones where they are at hand."""
-    made = {
-        "layout": layout_tuning().SerializeToString(),
-        "tile": tile_tuning().SerializeToString(),
-        "module": small_module().SerializeToString(),
-    }
-    return made | {path.stem: path.read_bytes() for path in sorted((REAL / "pb").glob("*.pb"))}
-
-
-@pytest.mark.parametrize("name", list(contents()))
-def test_damage_gives_one_line_or_whole_files(tmp_path: Path, name: str) -> None:
-    content = contents()[name]
-    rng = np.random.default_rng(len(content))
-    path, out = tmp_path / "damaged.pb", tmp_path / "out"
-    n_refused = 0
-    for number in range(N_DAMAGED):
-        path.write_bytes(BYTE_DAMAGES[number % len(BYTE_DAMAGES)](content, rng))
-        try:
-            written = featurize_files([path], out)
-        except PipelineError as error:
-            n_refused += 1
-            assert str(error).startswith(str(path))
-            assert "\n" not in str(error)
-            written = []
-        assert sorted(out.glob("*") if out.is_dir() else []) == sorted(g.path for g in written)
-        for graph in written:
-            if graph.kind == "layout":
-                read_layout(file_of(graph.path, "layout:xla:default"))
-            elif graph.kind == "tile":
-                read_tile(file_of(graph.path, "tile:xla"))
-            graph.path.unlink()
-    assert n_refused >= N_DAMAGED // 4
+def test_damaged_file_is_one_line_or_read(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for content in DOORS["hlo"].seeds():
+        for damage in BYTE_DAMAGES * 8:
+            try_door(DOORS["hlo"], damage(content.ljust(50), rng), tmp_path / "damaged.pb")
 
 
 @requires_protobufs

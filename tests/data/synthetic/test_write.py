@@ -20,6 +20,7 @@ from scipy.stats import kendalltau
 
 from common.errors import UsageError
 from common.settings import ROOT, SAMPLE
+from data.graph_store.stored_graph import read_graph
 from data.graphs.node_columns import OPCODES
 from data.labels import WITHHELD, read_withheld
 from data.official.published import (
@@ -30,9 +31,9 @@ from data.official.published import (
     official_sizes,
 )
 from data.synthetic import graphs as model
-from data.synthetic.graphs import PlannedGraph
+from data.synthetic.graphs import GraphSize
 from data.synthetic.write import PLANS, planned_graphs, published_graphs, synthesize
-from data.tree import GraphFile, collection_named, find_graphs, missing_parts
+from data.tree import collection_named, find_graphs, missing_parts
 from tests.support.command_line import call
 
 Arrays = SimpleNamespace
@@ -40,16 +41,6 @@ Arrays = SimpleNamespace
 
 def tree_bytes(tree: Path) -> dict[str, bytes]:
     return {str(p.relative_to(tree)): p.read_bytes() for p in tree.rglob("*") if p.is_file()}
-
-
-def made(out: Path, graphs: list[PlannedGraph], seed: int = 0) -> list[GraphFile]:
-    synthesize(out, graphs, seed=seed)
-    return [graph.file(out) for graph in graphs]
-
-
-def small(collection: str = "layout:xla:random", split: str = "train") -> list[PlannedGraph]:
-    graphs = published_graphs([collection_named(collection)], [split], max_configs=200)
-    return sorted(graphs, key=lambda graph: (graph.size.n_configs, graph.size.n_nodes))[:2]
 
 
 def test_every_published_part_has_a_size() -> None:
@@ -94,21 +85,22 @@ def test_limit_cuts_the_configs_of_train_and_valid_graphs_only() -> None:
 
 @pytest.mark.parametrize("collection", ["layout:xla:default", "layout:nlp:random", "tile:xla"])
 def test_file_does_not_depend_on_other_files(collection: str, tmp_path: Path) -> None:
-    graphs = small(collection)
-    files = made(tmp_path / "both", graphs, seed=3)
-    (alone,) = made(tmp_path / "alone", graphs[1:], seed=3)
-    (other,) = made(tmp_path / "other", graphs[1:], seed=4)
+    graphs = published_graphs([collection_named(collection)], ["train"], max_configs=200)
+    graphs = sorted(graphs, key=lambda graph: (graph.size.n_configs, graph.size.n_nodes))[:2]
+    for name, plans, seed in (("both", graphs, 3), ("alone", graphs[1:], 3), ("x", graphs[1:], 4)):
+        synthesize(tmp_path / name, plans, seed=seed)
     with pytest.raises(UsageError, match="another seed"):
-        synthesize(tmp_path / "other", graphs, seed=3)
-    assert alone.path.read_bytes() == files[1].path.read_bytes() != other.path.read_bytes()
-    assert set(files) == set(find_graphs(tmp_path / "both"))
-    for graph, file in zip(graphs, files, strict=True):
-        with np.load(file.path) as archive:
-            assert len(archive["node_opcode"]) == graph.size.n_nodes
-            assert len(archive["config_runtime"]) == graph.size.n_configs
-            if graph.size.n_configurable:
-                assert archive["node_config_feat"].shape[1] == graph.size.n_configurable
-                assert archive["node_config_feat"].nbytes == graph.size.config_bytes
+        synthesize(tmp_path / "x", graphs, seed=3)
+    both, alone, other = (
+        graphs[1].file(tmp_path / name).path.read_bytes() for name in ("both", "alone", "x")
+    )
+    assert both == alone != other
+    files = find_graphs(tmp_path / "both")
+    assert set(files) == {graph.file(tmp_path / "both") for graph in graphs}
+    for plan in graphs:
+        graph = read_graph(plan.file(tmp_path / "both"))
+        n_configurable = len(getattr(graph, "node_config_ids", ()))
+        assert plan.size == GraphSize(graph.n_nodes, n_configurable, graph.n_configs)
 
 
 def test_interrupted_command_resumes_to_the_same_bytes(tmp_path: Path) -> None:
