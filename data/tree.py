@@ -195,13 +195,7 @@ def missing_parts(files: Sequence[GraphFile], *, splits: Sequence[str] = SPLITS)
 
 def stray_folders(data_dir: Path) -> list[str]:
     """Describe folders with npz files that no command reads, and suggest the right folder."""
-    root = npz_root(data_dir)
-    messages = [
-        f"{twin}: its graphs are not read, because {root} has graphs; expected one of the two; "
-        f"move one away, or pass --data {twin.parent}"
-        for twin in (data_dir / tree for tree in TREES)
-        if twin != root and has_graphs(twin)
-    ]
+    root, messages = npz_root(data_dir), []
     # Not rglob, which follows no links to folders.
     paths = (path for depth in range(MAX_DEPTH + 1) for path in root.glob("*/" * depth + "*.npz"))
     counts = Counter(path.parent for path in paths if path.name[0] != ".")

@@ -21,7 +21,6 @@ from common.settings import ROOT
 from data.graph_store import stored_graph
 from data.graph_store.prepare import LOCK, Prepared, prepare, stored_graphs
 from data.graph_store.stored_graph import (
-    CONFIGS,
     fingerprint,
     is_fresh,
     open_tensors,
@@ -31,7 +30,7 @@ from data.graph_store.stored_graph import (
     store_graph,
     stored_file,
 )
-from data.graphs.graph import LAYOUT, TILE, Graph, LayoutGraph, TileGraph
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import GraphFile, find_graphs
@@ -72,35 +71,6 @@ def check_same_graph(one: Graph, other: Graph) -> None:
         check_same(one.configs, other.configs)
 
 
-def refusal(path: Path, content: bytes) -> str:
-    """Return the line that refuses a file of this content, and starts with its name."""
-    path.unlink(missing_ok=True)
-    path.write_bytes(content)
-    with pytest.raises(PipelineError) as error:
-        open_tensors(path)
-    line = str(error.value)
-    assert line.startswith(f"{path}: damaged: ") and len(line) < len(str(path)) + 300
-    return line
-
-
-def test_changed_or_cut_file_is_refused(tile_graph: TileGraph, tmp_path: Path) -> None:
-    content = packed(tile_graph.file, tmp_path).path.read_bytes()
-    for position in np.linspace(0, len(content) - 1, 30).astype(int).tolist():
-        refusal(tmp_path / f"flip{position}", flipped(content, position, 1 << (position % 8)))
-        refusal(tmp_path / f"cut{position}", content[:position])
-    refusal(tmp_path / "longer", content + b"\0")
-
-
-def test_file_without_facts_a_missing_one_and_a_folder_are_one_line(tmp_path: Path) -> None:
-    save_file({"a": np.arange(3)}, tmp_path / "plain", metadata={"version": "1"})
-    for read in (open_tensors, read_facts):
-        with pytest.raises(PipelineError, match=r"plain: damaged: .*it is made again"):
-            read(tmp_path / "plain")
-        for path in (tmp_path / "missing", tmp_path):
-            with pytest.raises(PipelineError, match="cannot be read: "):
-                read(path)
-
-
 def packed(source: GraphFile, store: Path) -> GraphFile:
     """Pack a graph; return it as a file of the store."""
     stored = stored_file(store, source)
@@ -108,25 +78,32 @@ def packed(source: GraphFile, store: Path) -> GraphFile:
     return stored
 
 
-def check_stored(source: GraphFile, store: Path) -> None:
-    stored = packed(source, store)
-    assert is_fresh(stored, source)
-    graph = read_graph(stored)
-    assert graph.file == stored
-    check_same_graph(graph, read_graph(source))
-    expected = {*LAYOUT, *CONFIGS} if isinstance(graph, LayoutGraph) else {*TILE}
-    assert open_tensors(stored.path).keys() == expected  # and nothing nobody reads
+def test_changed_or_cut_file_is_refused(tile_graph: TileGraph, tmp_path: Path) -> None:
+    content = packed(tile_graph.file, tmp_path).path.read_bytes()
+    damaged = [content + b"\0"]
+    for position in np.linspace(0, len(content) - 1, 30).astype(int).tolist():
+        damaged += [flipped(content, position, 1 << (position % 8)), content[:position]]
+    for number, other in enumerate(damaged):
+        path = tmp_path / str(number)
+        path.write_bytes(other)
+        with pytest.raises(PipelineError, match=f"^{path}: damaged: ") as error:
+            open_tensors(path)
+        assert len(str(error.value)) < len(str(path)) + 300
+
+
+def test_file_without_facts_is_one_line(tmp_path: Path) -> None:
+    save_file({"a": np.arange(3)}, tmp_path / "plain", metadata={"version": "1"})
+    for read in (open_tensors, read_facts):
+        with pytest.raises(PipelineError, match=r"plain: damaged: .*it is made again"):
+            read(tmp_path / "plain")
 
 
 @requires_real_data
 @pytest.mark.parametrize("file", real_files(), ids=lambda file: file.submission_id[:40])
 def test_real_graph_comes_back_exactly(file: GraphFile, tmp_path: Path) -> None:
-    check_stored(file, tmp_path)
-
-
-def test_graphs_of_a_made_tree_come_back_exactly(tiny_tree: Path, tmp_path: Path) -> None:
-    for file in find_graphs(tiny_tree):
-        check_stored(file, tmp_path)
+    stored = packed(file, tmp_path)
+    assert is_fresh(stored, file)
+    check_same_graph(read_graph(stored), read_graph(file))
 
 
 def test_graph_is_mapped(layout_graph: LayoutGraph, tmp_path: Path) -> None:

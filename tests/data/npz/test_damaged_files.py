@@ -1,6 +1,5 @@
 """Damaged copies: each is refused with one line that names the file and the key."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -25,7 +24,6 @@ from tests.data.npz.damaged_archives import (
     repacked,
     some_key,
 )
-from tests.support.real_data import real_files
 
 Values = NDArray[np.generic]
 Change = Callable[[Values, Generator], Values]
@@ -189,17 +187,6 @@ def test_copy_with_damaged_bytes_is_refused_or_the_same_graph(
             check_same_graph(replace(graph, file=file), read_graph(file))
 
 
-def test_good_copies_are_read(tiny_tree: Path, tmp_path: Path) -> None:
-    """The files are valid before the damage, whether numpy or the tests packed them."""
-    for file in [*find_graphs(tiny_tree), *real_files(max_bytes=120_000)]:
-        victim = victim_of(file.path)
-        path = tmp_path / "copy.npz"
-        path.write_bytes(repacked(victim.arrays))
-        copy = read_graph(GraphFile(file.collection, file.split, file.name, path))
-        np.testing.assert_array_equal(copy.node_feat, victim.arrays["node_feat"])
-        np.testing.assert_array_equal(copy.runtime_ns, victim.arrays["config_runtime"])
-
-
 @pytest.mark.parametrize("kind", ["layout", "tile"])
 def test_graph_in_other_forms_is_read_to_the_same_bits(
     kind: str, tiny_tree: Path, tmp_path: Path
@@ -221,14 +208,3 @@ def test_graph_in_other_forms_is_read_to_the_same_bits(
         path.write_bytes(repacked(arrays, **changed))
         graph = read_graph(replace(file, path=path))
         check_same_graph(replace(graph, file=file), read_graph(file))
-
-
-def test_missing_file_a_folder_and_a_pipe_are_refused_at_once(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
-    file = find_graphs(tiny_tree)[0]
-    os.mkfifo(tmp_path / "pipe.npz")
-    for path in (tmp_path / "none.npz", tmp_path, tmp_path / "pipe.npz"):
-        with pytest.raises(PipelineError, match="cannot be read") as caught:
-            read_graph(GraphFile(file.collection, file.split, file.name, path))
-        assert str(caught.value).startswith(f"{path}: ")
