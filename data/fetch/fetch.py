@@ -17,7 +17,7 @@ from typing import IO, NamedTuple, Self
 from requests import Session
 
 from common.errors import PipelineError
-from common.files import atomic_path, sweep, write_text
+from common.files import atomic_path, sweep
 from common.http import RetryPolicy
 from common.progress import progress
 from data.fetch.download import bytes_here, check_address, download, remote_size
@@ -58,7 +58,7 @@ class FetchJob:
 
     @property
     def downloads(self) -> Path:
-        """Return the folder of archives, unfinished archives, and marks."""
+        """Return the folder of archives, whole or not."""
         return self.out / "downloads"
 
 
@@ -107,7 +107,7 @@ def fetch_kaggle(job: FetchJob) -> list[FetchedPart]:
 
 
 def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[FetchedPart]:
-    """Write the graphs of parts below the data folder, mark each part, and remove the archive.
+    """Write the graphs of parts below the data folder, and remove the archive.
 
     A graph of the right size is not written again, so a killed call can resume.
     """
@@ -131,9 +131,9 @@ def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[FetchedP
 
 
 def finished_part(job: FetchJob, part: Part) -> FetchedPart | None:
-    """Return a part if its mark matches the files of its folder; else None."""
-    sizes, mark = _sizes(job.out / part.folder), _mark(job, part)
-    is_whole = mark.is_file() and mark.read_text() == _summary(sizes)
+    """Return a part if its folder has all its graphs; else None. Each file is written whole."""
+    sizes = _sizes(job.out / part.folder)
+    is_whole = len(sizes) == job.expected[part]
     return FetchedPart(part, len(sizes), sum(sizes.values()), was_there=True) if is_whole else None
 
 
@@ -153,7 +153,6 @@ def _unpack_part(
                 file.writelines(_chunks(member, archive))
         n_bytes += member.size
         progress(f"unpack {part.label}", n_bytes, total)
-    write_text(_mark(job, part), _summary(_sizes(folder)))
     return FetchedPart(part, len(members), total, was_there=False)
 
 
@@ -165,14 +164,6 @@ def _chunks(member: Member, archive: Path) -> Iterator[bytes]:
             yield chunk
         if n_left:
             raise EOFError(f"holds less of {member.name} than it announces")
-
-
-def _mark(job: FetchJob, part: Part) -> Path:
-    return job.downloads / f"{part.stem}.DONE"
-
-
-def _summary(sizes: Mapping[str, int]) -> str:
-    return f"{len(sizes)} graphs, {sum(sizes.values())} bytes\n"
 
 
 def _sizes(folder: Path) -> dict[str, int]:
