@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from common.files import atomic_path
 from data.graph_store.stored_graph import is_stored, read_graph
 from data.graphs.graph import (
     TILE,
@@ -26,7 +25,7 @@ from data.graphs.graph import (
     distinct_configs,
     group_means,
 )
-from data.npz.archive import Archive
+from data.npz.archive import Archive, NpzMember, write_npz
 from data.npz.graphs import fail_field, read_fields
 from data.tree import GraphFile, find_graphs
 
@@ -122,15 +121,12 @@ def file_stem(name: str, split: str) -> str:
 
 
 def write_withheld(path: Path, labels: Mapping[str, Labels]) -> None:
-    by_name = sorted(labels.items())
-    members = {name: graph_labels.runtime_ns for name, graph_labels in by_name}
-    members |= {
-        _NORMALIZER + name: graph_labels.normalizers
-        for name, graph_labels in by_name
-        if graph_labels.normalizers is not None
-    }
-    with atomic_path(path) as temporary, temporary.open("wb") as stream:
-        np.savez_compressed(stream, allow_pickle=False, **members)
+    members: dict[str, NpzMember] = {}
+    for name, graph_labels in sorted(labels.items()):
+        members[name] = graph_labels.runtime_ns
+        if graph_labels.normalizers is not None:
+            members[_NORMALIZER + name] = graph_labels.normalizers
+    write_npz(path, members)
 
 
 def read_withheld(data_dir: Path) -> dict[str, Labels]:

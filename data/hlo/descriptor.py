@@ -15,7 +15,6 @@ SOURCE = Path(__file__).with_name("messages.proto")
 PACKAGE = "fast_or_slow.hlo"
 
 _MESSAGE = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.M | re.S)
-_ONEOF = re.compile(r"oneof (\w+) \{(.*?)\}", re.S)
 _FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
 _SCALARS = ("bool", "int32", "int64", "uint64", "string")
 
@@ -33,19 +32,13 @@ def _pool() -> Any:
     )
     for name, body in _MESSAGE.findall(SOURCE.read_text(encoding="utf-8")):
         message = file.message_type.add(name=name)
-        one_of = _ONEOF.search(body)
-        if one_of:
-            message.oneof_decl.add(name=one_of[1])
-        for match in _FIELD.finditer(body):
-            repeated, kind, field_name, number = match.groups()
+        for repetition, kind, field_name, number in _FIELD.findall(body):
             field = message.field.add(name=field_name, number=int(number))
-            field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+            field.label = field.LABEL_REPEATED if repetition else field.LABEL_OPTIONAL
             if kind in _SCALARS:
                 field.type = getattr(field, f"TYPE_{kind.upper()}")
             else:
                 field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
-            if one_of and one_of.start() < match.start() < one_of.end():
-                field.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return pool

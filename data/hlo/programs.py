@@ -58,13 +58,13 @@ class TunedConfigs:
 
 def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
     """Convert the runs of a ModuleTuningData to the config arrays of its kind."""
-    kinds = {run.WhichOneof("config") for run in entry.runs}
-    if len(kinds) != 1 or not kinds <= set(CONFIG_KINDS):
+    kinds = [CONFIG_KINDS[key] for run in entry.runs for key in CONFIG_KINDS if run.HasField(key)]
+    if len(set(kinds)) != 1 or len(kinds) != len(entry.runs):
         raise PipelineError(
             f"{source}: {len(entry.runs)} runs, not all of layout or all of tile configs; "
             "expected one kind"
         )
-    kind = CONFIG_KINDS[kinds.pop()]
+    kind = kinds[0]
     has_runtime = [
         not run.error and run.profile.compute_time_ns > NO_RUNTIME_NS[kind] for run in entry.runs
     ]
