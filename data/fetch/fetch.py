@@ -3,6 +3,7 @@
 Every member of an archive is checked before any of them is read.
 """
 
+import re
 import shutil
 import stat
 import tarfile
@@ -21,7 +22,7 @@ from common.files import atomic_path, sweep
 from common.http import RetryPolicy
 from common.progress import progress
 from data.fetch.download import bytes_here, check_address, download, remote_size
-from data.official.published import PUBLISHED_GRAPHS, Part
+from data.official.published import PUBLISHED_GRAPHS
 
 BASE = "https://download.tensorflow.org/data/tpu_graphs/v0/"
 COMPETITION = "predict-ai-model-runtime"
@@ -32,7 +33,6 @@ _CHUNK_BYTES = 2**20
 _MAX_GRAPH_BYTES = 2**31  # the largest published graph has far less
 # Long names and attributes, which Python reads at once.
 _MAX_HEADER_BYTES = 2**16
-_PARTS = {part.folder.as_posix(): part for part in PUBLISHED_GRAPHS}
 
 
 class Member(NamedTuple):
@@ -44,16 +44,16 @@ class Member(NamedTuple):
     open: Callable[[], IO[bytes] | None]
 
 
-Graphs = dict[Part, dict[str, Member]]  # by part and by the file's name
+Graphs = dict[str, dict[str, Member]]  # by part and by the file's name
 
 
 @dataclass(frozen=True)
 class FetchJob:
-    """The parts to fetch, their folder, and the policy of retries."""
+    """The parts to fetch, such as "tile:xla/train", their folder, and the policy of retries."""
 
-    parts: Sequence[Part]
+    parts: Sequence[str]
     out: Path
-    expected: Mapping[Part, int] = field(default_factory=lambda: PUBLISHED_GRAPHS)
+    expected: Mapping[str, int] = field(default_factory=lambda: PUBLISHED_GRAPHS)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
 
     @property
@@ -61,11 +61,18 @@ class FetchJob:
         """Return the folder of archives, whole or not."""
         return self.out / "downloads"
 
+    def archive_of(self, part: str) -> Path:
+        """Return the archive of a part, with the published name: "npz_tile_xla_train.tar"."""
+        return self.downloads / f"npz_{re.sub('[:/]', '_', part)}.tar"
+
+    def folder_of(self, part: str) -> Path:
+        return self.out / "npz" / part.replace(":", "/")
+
 
 class FetchedPart(NamedTuple):
     """A part that is whole."""
 
-    part: Part
+    part: str
     graphs: int
     bytes: int
     was_there: bool  # a former call has fetched it
@@ -80,7 +87,7 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[FetchedPart]:
     with Session() as session:
         _check_space(job, missing, base, session)
         for part in missing:
-            archive = job.downloads / f"{part.stem}.tar"
+            archive = job.archive_of(part)
             download(session, base + archive.name, archive, policy=job.policy)
             (results[part],) = unpack(job, [part], archive)
     return [result for result in results.values() if result]
@@ -106,7 +113,7 @@ def fetch_kaggle(job: FetchJob) -> list[FetchedPart]:
     return [result for result in results.values() if result]
 
 
-def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[FetchedPart]:
+def unpack(job: FetchJob, parts: Sequence[str], archive: Path) -> list[FetchedPart]:
     """Write the graphs of parts below the data folder, and remove the archive.
 
     A graph of the right size is not written again, so a killed call can resume.
@@ -116,11 +123,11 @@ def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[FetchedP
             n_graphs = len(graphs.get(part, {}))
             if n_graphs != job.expected[part]:
                 raise PipelineError(
-                    f"{archive}: {part.label}: expected {job.expected[part]} graphs, "
+                    f"{archive}: {part}: expected {job.expected[part]} graphs, "
                     f"found {n_graphs}; delete this file and run the command again, or "
                     "try the other --source"
                 )
-        present = {part: _sizes(job.out / part.folder) for part in parts}
+        present = {part: _sizes(job.folder_of(part)) for part in parts}
         lacking = [
             m.size for p in parts for n, m in graphs[p].items() if present[p].get(n) != m.size
         ]
@@ -130,17 +137,17 @@ def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[FetchedP
     return results
 
 
-def finished_part(job: FetchJob, part: Part) -> FetchedPart | None:
+def finished_part(job: FetchJob, part: str) -> FetchedPart | None:
     """Return a part if its folder has all its graphs; else None. Each file is written whole."""
-    sizes = _sizes(job.out / part.folder)
+    sizes = _sizes(job.folder_of(part))
     is_whole = len(sizes) == job.expected[part]
     return FetchedPart(part, len(sizes), sum(sizes.values()), was_there=True) if is_whole else None
 
 
 def _unpack_part(
-    job: FetchJob, part: Part, members: Mapping[str, Member], archive: Path
+    job: FetchJob, part: str, members: Mapping[str, Member], archive: Path
 ) -> FetchedPart:
-    folder = job.out / part.folder
+    folder = job.folder_of(part)
     sweep(folder)
     present = _sizes(folder)
     strange = sorted(present.keys() - members.keys())
@@ -152,7 +159,7 @@ def _unpack_part(
             with atomic_path(folder / name) as temporary, temporary.open("wb") as file:
                 file.writelines(_chunks(member, archive))
         n_bytes += member.size
-        progress(f"unpack {part.label}", n_bytes, total)
+        progress(f"unpack {part}", n_bytes, total)
     return FetchedPart(part, len(members), total, was_there=False)
 
 
@@ -170,17 +177,17 @@ def _sizes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.glob("[!.]*.npz")}
 
 
-def _check_space(job: FetchJob, parts: list[Part], base: str, session: Session) -> None:
+def _check_space(job: FetchJob, parts: list[str], base: str, session: Session) -> None:
     """Check that the disk has room for all unpacked files, and for the largest archive.
 
     An uncompressed archive is about as large as its content.
     """
     archives, content_bytes = [0], 0
     for part in parts:
-        archive = job.downloads / f"{part.stem}.tar"
+        archive = job.archive_of(part)
         size = remote_size(session, base + archive.name, job.policy)
         archives.append(max(0, size - bytes_here(archive)))
-        content_bytes += max(0, size - sum(_sizes(job.out / part.folder).values()))
+        content_bytes += max(0, size - sum(_sizes(job.folder_of(part)).values()))
     _require_space(job, content_bytes + max(archives))
 
 
@@ -252,10 +259,11 @@ def _graph_members(archive: tarfile.TarFile | zipfile.ZipFile, path: Path) -> Gr
     leading folder ("npz_all", as in Kaggle's archive). So no member can escape from the folder.
     """
     graphs: Graphs = {}
+    part_of = {f"npz/{part.replace(':', '/')}": part for part in PUBLISHED_GRAPHS}
     for member in _members(archive):
         parts = PurePosixPath(member.name).parts
         place = PurePosixPath(*(parts if parts[:1] == ("npz",) else parts[1:]))
-        part = _PARTS.get(str(place.parent))
+        part = part_of.get(str(place.parent))
         if part is None or place.suffix != ".npz" or place.name.startswith("."):
             continue
         fault = ""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from common.reproducibility import generator
-from data.tree import Collection, collections_named, splits_named
+from data.tree import collections_named, splits_named
 
 NAMES, SIZES = (Path(__file__).with_name(name) for name in ("names.json.gz", "sizes.csv"))
 
@@ -127,36 +127,11 @@ def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
     return integers
 
 
-@dataclass(frozen=True)
-class Part:
-    """One split of one collection."""
-
-    collection: Collection
-    split: str
-
-    @property
-    def label(self) -> str:
-        """Return the name for people: "layout:xla:default/train"."""
-        return f"{self.collection.name}/{self.split}"
-
-    @property
-    def stem(self) -> str:
-        """Return the name of its published archive without ".tar": "npz_tile_xla_train"."""
-        return f"npz_{self.collection.name.replace(':', '_')}_{self.split}"
-
-    @property
-    def folder(self) -> Path:
-        return Path("npz", *self.collection.folder.split("/"), self.split)
+# By part, for example "layout:xla:default/train".
+PUBLISHED_GRAPHS = {f"{size.collection}/{size.split}": size.graphs for size in official_sizes()}
 
 
-PUBLISHED_GRAPHS: dict[Part, int] = {
-    Part(collection, size.split): size.graphs
-    for size in official_sizes()
-    for collection in collections_named(size.collection)
-}
-
-
-def parts_named(collections: str | None, splits: str | None) -> list[Part]:
+def parts_named(collections: str | None, splits: str | None) -> list[str]:
     """Return the parts of comma-separated lists; None for all collections or splits."""
     pairs = product(collections_named(collections), splits_named(splits))
-    return [Part(collection, split) for collection, split in pairs]
+    return [f"{collection.name}/{split}" for collection, split in pairs]

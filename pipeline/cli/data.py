@@ -124,9 +124,7 @@ def fetch(
             results = fetch_google(job, base=os.environ.get(BASE_VARIABLE) or BASE)
     then = f"fast-or-slow audit --data {out}"
     header = ("part", "graphs", "bytes", "was_there")
-    rows = [
-        (result.part.label, result.graphs, result.bytes, result.was_there) for result in results
-    ]
+    rows = [(result.part, result.graphs, result.bytes, result.was_there) for result in results]
     if json:
         table = [dict(zip(header, row, strict=True)) for row in rows]
         print_json({"source": source, "out": out, "parts": table, "next": then})

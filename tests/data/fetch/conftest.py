@@ -2,7 +2,7 @@
 
 import io
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +10,11 @@ import pytest
 
 from common.http import RetryPolicy
 from data.fetch.fetch import FetchJob
-from data.official.published import PUBLISHED_GRAPHS, Part
-from data.tree import SPLITS, collection_named
+from data.official.published import PUBLISHED_GRAPHS
 from tests.support.file_server import FileServer, running_file_server
 
-XLA = collection_named("layout:xla:default")
-TILE = collection_named("tile:xla")
 POLICY = RetryPolicy(attempts=4, first_wait_s=0, sleep=lambda seconds: None)
-TRAIN, VALID, TEST = (Part(XLA, split) for split in SPLITS)
+TRAIN, VALID = "layout:xla:default/train", "layout:xla:default/valid"
 
 
 @pytest.fixture(autouse=True)
@@ -38,31 +35,19 @@ def said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
 
-@pytest.fixture
-def make_job(tmp_path: Path) -> Callable[..., FetchJob]:
-    """Make a job that expects two graphs per part and waits for nothing."""
-
-    def make(*parts: Part, **changes: object) -> FetchJob:
-        values: dict[str, object] = {
-            "parts": parts,
-            "out": tmp_path / "out",
-            "expected": dict.fromkeys(PUBLISHED_GRAPHS, 2),
-            "policy": POLICY,
-            **changes,
-        }
-        return FetchJob(**values)  # type: ignore[arg-type]
-
-    return make
+def make_job(folder: Path, *parts: str, n_graphs: int = 2) -> FetchJob:
+    """Make a job that expects some graphs per part and waits for nothing."""
+    return FetchJob(parts, folder / "out", dict.fromkeys(PUBLISHED_GRAPHS, n_graphs), POLICY)
 
 
-def part_files(part: Part, count: int = 2) -> dict[str, bytes]:
+def part_files(part: str, count: int = 2) -> dict[str, bytes]:
     """Return npz files that do not compress, some 100 kB each."""
     contents = {}
     for number in range(count):
         file = io.BytesIO()
         rng = np.random.default_rng([list(PUBLISHED_GRAPHS).index(part), number])
         np.savez(file, values=rng.integers(0, 255, 100_000, dtype=np.uint8))
-        contents[f"{part.folder.as_posix()}/g.{number}.npz"] = file.getvalue()
+        contents[f"npz/{part.replace(':', '/')}/g.{number}.npz"] = file.getvalue()
     return contents
 
 

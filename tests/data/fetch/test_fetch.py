@@ -14,7 +14,6 @@ import tarfile
 import time
 import zipfile
 from collections import namedtuple
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,24 +28,29 @@ from data.fetch.fetch import (
     finished_part,
     unpack,
 )
-from data.official.published import PUBLISHED_GRAPHS, Part
+from data.official.published import PUBLISHED_GRAPHS
 from data.tree import find_graphs
 from pipeline.cli.data import BASE_VARIABLE
-from tests.data.fetch.conftest import TRAIN, VALID, part_files, tar_bytes, tree_of
+from tests.data.fetch.conftest import TRAIN, VALID, make_job, part_files, tar_bytes, tree_of
 from tests.support.command_line import call
 from tests.support.fake_kaggle import SIGNATURE, FakeKaggle, failure_of
 from tests.support.file_server import FileServer, Trouble
 
-MakeJob = Callable[..., FetchJob]
+PLACE = "npz/layout/xla/default/train"
 Usage = namedtuple("Usage", "total used free")
 
 
-def serve(files: FileServer, *parts: Part) -> dict[str, bytes]:
+def archive_of(part: str) -> str:
+    """Return the path of a part's archive on the server."""
+    return f"/npz_{part.replace(':', '_').replace('/', '_')}.tar"
+
+
+def serve(files: FileServer, *parts: str) -> dict[str, bytes]:
     """Put the parts' archives on the server; return the tree that they hold."""
     wanted = {}
     for part in parts:
         wanted |= part_files(part)
-        files.files[f"/{part.stem}.tar"] = tar_bytes(part_files(part))
+        files.files[archive_of(part)] = tar_bytes(part_files(part))
     return wanted
 
 
@@ -72,23 +76,23 @@ def test_whole_dataset_is_fetched_once(files: FileServer, tmp_path: Path) -> Non
     options = ("--collections", "layout:xla:default", "--splits", "valid,test", "--json")
     told = json.loads(call("fetch", *options, "--out", tmp_path))
     size = sum(map(len, part_files(VALID).values()))
-    assert told["parts"][0] == {"part": VALID.label, "graphs": 2, "bytes": size, "was_there": True}
+    assert told["parts"][0] == {"part": VALID, "graphs": 2, "bytes": size, "was_there": True}
     assert told["next"].endswith(f"audit --data {tmp_path}")
     assert len(files.asked) == n_asked
 
 
 def test_small_disk_is_refused_before_the_download(
-    files: FileServer, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+    files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = serve(files, TRAIN, VALID)
-    size = len(files.files[f"/{TRAIN.stem}.tar"])
+    size = len(files.files[archive_of(TRAIN)])
     small_disk(monkeypatch, 3 * size - 1)  # the first part unpacked, the second one twice
     with pytest.raises(PipelineError, match=r"out: needs 0\.00 GiB, 0\.00 GiB are free"):
-        fetch_google(make_job(TRAIN, VALID), base=files.url)
-    assert not files.gets(f"/{TRAIN.stem}.tar")
+        fetch_google(make_job(tmp_path, TRAIN, VALID), base=files.url)
+    assert not files.gets(archive_of(TRAIN))
     small_disk(monkeypatch, 3 * size)
-    fetch_google(make_job(TRAIN, VALID), base=files.url)
-    assert tree_of(make_job().out) == wanted
+    fetch_google(make_job(tmp_path, TRAIN, VALID), base=files.url)
+    assert tree_of(make_job(tmp_path).out) == wanted
 
 
 def test_wrong_source_makes_no_folder(tmp_path: Path) -> None:
@@ -100,9 +104,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from data.fetch.fetch import FetchJob, fetch_google
-from data.official.published import Part
-from data.tree import collection_named
-part = Part(collection_named("layout:xla:default"), "train")
+part = "layout:xla:default/train"
 fetch_google(FetchJob([part], Path(sys.argv[2]), expected={part: 40}), base=sys.argv[1])
 """
 
@@ -111,15 +113,15 @@ fetch_google(FetchJob([part], Path(sys.argv[2]), expected={part: 40}), base=sys.
     ("stage", "signal_number"), [("download", signal.SIGKILL), ("unpack", signal.SIGTERM)]
 )
 def test_killed_fetch_resumes_to_the_same_bytes(
-    files: FileServer, make_job: MakeJob, tmp_path: Path, stage: str, signal_number: signal.Signals
+    files: FileServer, tmp_path: Path, stage: str, signal_number: signal.Signals
 ) -> None:
-    name, wanted = f"/{TRAIN.stem}.tar", part_files(TRAIN, 40)
+    name, wanted = archive_of(TRAIN), part_files(TRAIN, 40)
     files.files[name] = tar_bytes(wanted)
     if stage == "download":  # stall in the middle
         files.will(name, Trouble(cut_after=2_000_000, stalls=True))
         sign = f"downloads{name}.part-*"
     else:
-        sign = f"{TRAIN.folder}/g.3.npz"
+        sign = f"{PLACE}/g.3.npz"
     out = tmp_path / "out"
     command = [sys.executable, "-c", CHILD, files.url, str(out)]
     child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, env={**os.environ})
@@ -129,10 +131,10 @@ def test_killed_fetch_resumes_to_the_same_bytes(
         time.sleep(0.001)
     child.send_signal(signal_number)
     child.wait()
-    (done,) = fetch_google(make_job(TRAIN, expected={TRAIN: 40}), base=files.url)
+    (done,) = fetch_google(make_job(tmp_path, TRAIN, n_graphs=40), base=files.url)
     assert done.graphs == 40
     assert tree_of(out) == wanted
-    assert not [path for path in (out / TRAIN.folder).iterdir() if path.suffix != ".npz"]
+    assert not [path for path in (out / PLACE).iterdir() if path.suffix != ".npz"]
     gets = files.gets(name)
     assert gets[-1].range is not None if stage == "download" else len(gets) == 1
 
@@ -159,9 +161,9 @@ def kaggle(
 
 
 def test_chosen_parts_are_fetched_from_kaggle_once(
-    kaggle: FakeKaggle, files: FileServer, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
+    kaggle: FakeKaggle, files: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = make_job(TRAIN, VALID)
+    job = make_job(tmp_path, TRAIN, VALID)
     fetch_kaggle(job)
     done = fetch_kaggle(job)
     assert tree_of(job.out) == part_files(TRAIN) | part_files(VALID)
@@ -200,7 +202,6 @@ def zip_bytes(*members: tuple[str | zipfile.ZipInfo, bytes], compression: int = 
     return packed.getvalue()
 
 
-PLACE = "npz/layout/xla/default/train"
 GRAPHS = part_files(TRAIN)
 GOOD = tar_bytes(GRAPHS)
 IN_KAGGLES_FOLDER = {f"npz_all/{name}": content for name, content in GRAPHS.items()}
@@ -251,9 +252,9 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("content", "message"), UNUSABLE, ids=range(len(UNUSABLE)))
 def test_unusable_archive_is_refused_and_nothing_is_unpacked(
-    make_job: MakeJob, tmp_path: Path, content: bytes, message: str
+    tmp_path: Path, content: bytes, message: str
 ) -> None:
-    job = make_job(TRAIN)
+    job = make_job(tmp_path, TRAIN)
     line = failure_of(lambda: unpack_archive(job, content))
     assert re.search(message, line) and len(line) < 500
     assert tree_of(job.out) == {} and finished_part(job, TRAIN) is None
@@ -272,17 +273,17 @@ def test_unusable_archive_is_refused_and_nothing_is_unpacked(
     ids=["tar", "tar in a folder", "zip", "tar with others", "zip with others"],
 )
 def test_every_graph_is_unpacked_into_its_place_and_nothing_else(
-    make_job: MakeJob, content: bytes, tmp_path: Path
+    content: bytes, tmp_path: Path
 ) -> None:
-    out = unpack_archive(make_job(TRAIN), content)
+    out = unpack_archive(make_job(tmp_path, TRAIN), content)
     assert tree_of(out) == GRAPHS
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     assert not Path("/tmp/x.npz").exists()
 
 
-def test_foreign_file_among_the_graphs_is_named(make_job: MakeJob) -> None:
-    job = make_job(TRAIN)
-    (job.out / TRAIN.folder).mkdir(parents=True)
-    (job.out / TRAIN.folder / "mine.npz").write_bytes(b"x")
+def test_foreign_file_among_the_graphs_is_named(tmp_path: Path) -> None:
+    job = make_job(tmp_path, TRAIN)
+    (job.out / PLACE).mkdir(parents=True)
+    (job.out / PLACE / "mine.npz").write_bytes(b"x")
     with pytest.raises(PipelineError, match=r"mine\.npz: not of the dataset"):
         unpack_archive(job, GOOD)
