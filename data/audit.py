@@ -90,7 +90,10 @@ def audit(
         store: Folder of the prepared graphs. Other workers than this process need it.
         measured: Manifest entries of the graphs by submission ID.
     """
-    entries = [Prepared(file, file) for file in files] if prepared is None else prepared
+    faults = dict(name_faults(files))
+    entries = prepared or [
+        Prepared(file, None if file in faults else file, faults.get(file)) for file in files
+    ]
     entry_of = {entry.source: entry for entry in entries}
     jobs = [
         Job(
@@ -105,14 +108,8 @@ def audit(
         rows = rows_of(entries, seed)
     else:
         rows = workers.do_in_order(jobs, store)
-    faults = dict(name_faults(files))
     again = {name: facts.get("again_tau") for name, facts in (measured or {}).items()}
-    return [
-        AuditRow(file, error=faults[file])
-        if file in faults
-        else replace(row, again_tau=again.get(row.file.submission_id))
-        for file, row in zip(files, rows, strict=True)
-    ]
+    return [replace(row, again_tau=again.get(row.file.submission_id)) for row in rows]
 
 
 def rows_of(entries: Sequence[Prepared], seed: int) -> list[AuditRow]:

@@ -94,9 +94,7 @@ class HeldOut:
 
 
 def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
-    """Hold out families of about a tenth of the graphs, or configs of all graphs.
-
-    The families have at most about 100 graphs.
+    """Hold out families of about a tenth of the graphs, at most 100, or configs of all graphs.
 
     If a family is held out of one collection, no collection learns from it. If configs are held out
     of one collection, they are held out of all.
