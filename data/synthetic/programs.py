@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 from common.errors import UsageError
 from data.hlo.descriptor import message_class
 from data.hlo.graph import HloGraph, featurize_module
+from data.hlo.layouts import CONFIGURABLE
 
-CONFIGURABLE = ("convolution", "dot", "reshape")
 ELEMENT_NUMBERS = {"f32": 11, "tuple": 13, "bf16": 16}  # XLA's
 ELEMENT_SIZES = {"f32": 4, "bf16": 2}  # bytes
 KERNEL_WIDTHS = (256, 384, 512, 768, 1000, 1024)

@@ -5,7 +5,6 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -16,17 +15,8 @@ Arrays = Mapping[str, NDArray[np.generic]]
 PICKLED_NONE = b"\x80\x04N."
 # Bytes at the end of a small archive that are mostly its index.
 INDEX_BYTES = 500
-
-
-class Victim(NamedTuple):
-    """A good file: its bytes and its arrays."""
-
-    content: bytes
-    arrays: Arrays
-
-
 # Returns the bytes of a damaged file, and the keys of which the error must name one (if any).
-Damage = Callable[[Victim, Generator], tuple[bytes, Sequence[str]]]
+Damage = Callable[[Arrays, Generator], tuple[bytes, Sequence[str]]]
 
 
 def read_arrays(content: bytes) -> dict[str, NDArray[np.generic]]:
@@ -74,8 +64,8 @@ def flipped(content: bytes, position: int, mask: int) -> bytes:
     return bytes(changed)
 
 
-def some_key(victim: Victim, rng: Generator) -> str:
-    return str(rng.choice(sorted(victim.arrays)))
+def some_key(arrays: Arrays, rng: Generator) -> str:
+    return str(rng.choice(sorted(arrays)))
 
 
 def truncated(content: bytes, rng: Generator) -> bytes:
@@ -104,50 +94,50 @@ def with_flipped_bit(content: bytes, rng: Generator) -> bytes:
 BYTE_DAMAGES = (truncated, with_bytes_in_front, with_bytes_behind, without_bytes, with_flipped_bit)
 
 
-def not_an_archive(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[str]]:
+def not_an_archive(arrays: Arrays, rng: Generator) -> tuple[bytes, Sequence[str]]:
     contents = (b"", b"PK\x03\x04", b"<html>404</html>\n", npy(np.zeros(3)), rng.bytes(500))
     return contents[int(rng.integers(len(contents)))], ()
 
 
-def member_twice(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[str]]:
-    key = some_key(victim, rng)
-    members = [*members_of(victim.arrays), (f"{key}.npy", npy(victim.arrays[key]))]
+def member_twice(arrays: Arrays, rng: Generator) -> tuple[bytes, Sequence[str]]:
+    key = some_key(arrays, rng)
+    members = [*members_of(arrays), (f"{key}.npy", npy(arrays[key]))]
     return packed(members), (key,)
 
 
-def member_of_another_name(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[str]]:
-    key = some_key(victim, rng)
+def member_of_another_name(arrays: Arrays, rng: Generator) -> tuple[bytes, Sequence[str]]:
+    key = some_key(arrays, rng)
     names = (f"../{key}.npy", f"/tmp/{key}.npy", f"{key}", f"{key}.npy/", f"{key}\n.npy", ".npy")
     name = names[int(rng.integers(len(names)))]
-    members = [(name if n == f"{key}.npy" else n, c) for n, c in members_of(victim.arrays)]
+    members = [(name if n == f"{key}.npy" else n, c) for n, c in members_of(arrays)]
     return packed(members), (key, name, f"{name}.npy")
 
 
-def key_dropped(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[str]]:
-    key = some_key(victim, rng)
-    return packed([(n, c) for n, c in members_of(victim.arrays) if n != f"{key}.npy"]), (key,)
+def key_dropped(arrays: Arrays, rng: Generator) -> tuple[bytes, Sequence[str]]:
+    key = some_key(arrays, rng)
+    return packed([(n, c) for n, c in members_of(arrays) if n != f"{key}.npy"]), (key,)
 
 
-def other_packing(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[str]]:
+def other_packing(arrays: Arrays, rng: Generator) -> tuple[bytes, Sequence[str]]:
     method = (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)[int(rng.integers(2))]
-    return packed(members_of(victim.arrays), method), tuple(victim.arrays)
+    return packed(members_of(arrays), method), tuple(arrays)
 
 
-def encrypted_flag(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[str]]:
-    content = bytearray(packed(members_of(victim.arrays)))
+def encrypted_flag(arrays: Arrays, rng: Generator) -> tuple[bytes, Sequence[str]]:
+    content = bytearray(packed(members_of(arrays)))
     for place in (6, content.index(b"PK\x01\x02") + 8):
         content[place] |= 1
-    return bytes(content), tuple(victim.arrays)
+    return bytes(content), tuple(arrays)
 
 
-def bomb(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[str]]:
+def bomb(arrays: Arrays, rng: Generator) -> tuple[bytes, Sequence[str]]:
     """Claim a huge shape over a little data, in the npy header or in the archive's headers too."""
-    key = some_key(victim, rng)
-    kind = npy_format.dtype_to_descr(victim.arrays[key].dtype)
+    key = some_key(arrays, rng)
+    kind = npy_format.dtype_to_descr(arrays[key].dtype)
     length = int(rng.choice([10**9, 10**15, 2**62, 2**63, 10**30]))
-    lengths = (length,) * max(1, victim.arrays[key].ndim)
+    lengths = (length,) * max(1, arrays[key].ndim)
     header = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {lengths}}}\n"
-    content = repacked(victim.arrays, **{key: raw_npy(header, bytes(64))})
+    content = repacked(arrays, **{key: raw_npy(header, bytes(64))})
     if rng.random() < 0.5:
         entry = zipfile.ZipFile(io.BytesIO(content)).getinfo(f"{key}.npy")
         claimed = struct.pack("<I", 2**32 - 2)
@@ -156,13 +146,13 @@ def bomb(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[str]]:
     return content, (key,)
 
 
-def strange_npy_header(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[str]]:
-    key = some_key(victim, rng)
-    good = npy(victim.arrays[key])
-    kind = npy_format.dtype_to_descr(victim.arrays[key].dtype)
+def strange_npy_header(arrays: Arrays, rng: Generator) -> tuple[bytes, Sequence[str]]:
+    key = some_key(arrays, rng)
+    good = npy(arrays[key])
+    kind = npy_format.dtype_to_descr(arrays[key].dtype)
     start = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': "
     headers = (
-        npy(victim.arrays[key], (3, 0)),
+        npy(arrays[key], (3, 0)),
         good[:6] + b"\x09" + good[7:],
         good[: int(rng.integers(1, 60))],
         b"",
@@ -180,7 +170,7 @@ def strange_npy_header(victim: Victim, rng: Generator) -> tuple[bytes, Sequence[
         raw_npy("{'descr': [('a\\n', '<f4')], 'fortran_order': False, 'shape': (1,)}\n", bytes(4)),
         raw_npy("__import__('os').abort()\n"),
     )
-    return repacked(victim.arrays, **{key: headers[int(rng.integers(len(headers)))]}), (key,)
+    return repacked(arrays, **{key: headers[int(rng.integers(len(headers)))]}), (key,)
 
 
 ARCHIVE_DAMAGES: tuple[Damage, ...] = (
