@@ -9,14 +9,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from common.errors import UsageError
 from common.settings import ROOT, SAMPLE
-from data.graph_store.stored_graph import read_graph
+from data.graph_store.stored_graph import read_graph, read_layout, read_tile
 from data.graphs.graph import TileGraph, distinct_configs
 from data.labels import WITHHELD, labels_of, read_withheld
 from data.official.published import (
@@ -27,11 +26,10 @@ from data.official.published import (
     official_sizes,
 )
 from data.synthetic.graphs import GraphSize
-from data.synthetic.write import PLANS, planned_graphs, published_graphs, synthesize
+from data.synthetic.write import PLANS, published_graphs, synthesize
 from data.tree import collection_named, find_graphs, missing_parts
+from tests.data.npz.damaged_archives import read_arrays
 from tests.support.command_line import call
-
-Arrays = SimpleNamespace
 
 
 def tree_bytes(tree: Path) -> dict[str, bytes]:
@@ -110,47 +108,37 @@ def test_interrupted_command_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     assert tree_bytes(cut) == tree_bytes(tmp_path / "whole")
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("synthetic") / "tree"
-    synthesize(out, list(planned_graphs(PLANS["tiny"], 3)), seed=3)
-    return out
-
-
-def load(path: Path) -> Arrays:
-    with np.load(path) as archive:
-        return Arrays(**{key: archive[key] for key in archive.files})
-
-
-def files_of(tree: Path, kind: str) -> list[Path]:
-    return sorted((tree / "npz" / kind).rglob("*.npz"))
-
-
 @pytest.mark.parametrize("kind", ["layout", "tile"])
-def test_keys_types_and_ranks_are_those_of_the_sample(tree: Path, kind: str) -> None:
-    def member_types(path: Path) -> dict[str, tuple[np.dtype, int]]:
-        return {key: (value.dtype, value.ndim) for key, value in vars(load(path)).items()}
-
-    expected = member_types(files_of(SAMPLE, kind)[0])
-    assert all(member_types(path) == expected for path in files_of(tree, kind))
-
-
-def test_default_search_starts_at_the_default_repeats_and_finds_faster_configs(tree: Path) -> None:
-    for path in sorted((tree / "npz/layout/nlp/default/train").glob("*.npz")):
-        graph = load(path)
-        configs = graph.node_config_feat.astype(np.int8)
-        assert (configs == -1).all(axis=(1, 2)).any()
-        distinct, count = np.unique(configs.reshape(len(configs), -1), axis=0, return_counts=True)
-        assert 0 < 1 - len(distinct) / len(configs) < 0.7
-        twice = (configs == distinct[count.argmax()].reshape(configs.shape[1:])).all(axis=(1, 2))
-        assert len(np.unique(graph.config_runtime[twice])) > 1  # each measurement has its own noise
-        other = load(Path(str(path).replace("/default/", "/random/")))
-        assert np.median(graph.config_runtime) < np.median(other.config_runtime)
+def test_keys_types_and_ranks_are_those_of_the_sample(tiny_tree: Path, kind: str) -> None:
+    path = next((SAMPLE / "npz" / kind).rglob("*.npz"))
+    sample = read_arrays(path.read_bytes())
+    for path in (tiny_tree / "npz" / kind).rglob("*.npz"):
+        arrays = read_arrays(path.read_bytes())
+        assert arrays.keys() == sample.keys()
+        for key, values in arrays.items():
+            assert (values.dtype, values.ndim) == (sample[key].dtype, sample[key].ndim)
 
 
-def test_tile_configs_are_distinct_and_hold_sums_and_products(tree: Path) -> None:
-    for path in files_of(tree, "tile"):
-        config = load(path).config_feat
+def test_default_search_starts_at_the_default_repeats_and_finds_faster_configs(
+    tiny_tree: Path,
+) -> None:
+    default, random = (
+        find_graphs(tiny_tree, collections=[collection_named(f"layout:nlp:{search}")])
+        for search in ("default", "random")
+    )
+    for file, other in zip(default[:2], random[:2], strict=True):
+        graph = read_layout(file)
+        first, group = distinct_configs(graph)
+        assert (graph.configs.rows(first) == -1).all(axis=(1, 2)).any()
+        assert 0 < 1 - len(first) / graph.n_configs < 0.7
+        measured_again = graph.runtime_ns[group == np.bincount(group).argmax()]
+        assert len(np.unique(measured_again)) > 1  # each measurement has its own noise
+        assert np.median(graph.runtime_ns) < np.median(read_layout(other).runtime_ns)
+
+
+def test_tile_configs_are_distinct_and_hold_sums_and_products(tiny_tree: Path) -> None:
+    for file in find_graphs(tiny_tree, collections=[collection_named("tile:xla")]):
+        config = read_tile(file).config_feat
         assert len(np.unique(config, axis=0)) == len(config)
         for start in (0, 8, 16):
             sizes = config[:, start : start + 6]
@@ -160,9 +148,9 @@ def test_tile_configs_are_distinct_and_hold_sums_and_products(tree: Path) -> Non
         assert (config[:, 8] > 0).all()
 
 
-def test_runtimes_depend_on_the_config_and_on_noise(tree: Path) -> None:
-    withheld = read_withheld(tree)
-    files = find_graphs(tree)
+def test_runtimes_depend_on_the_config_and_on_noise(tiny_tree: Path) -> None:
+    withheld = read_withheld(tiny_tree)
+    files = find_graphs(tiny_tree)
     assert missing_parts(files) == []
     assert len(files) == 4 * sum(PLANS["tiny"].layout_graphs) + sum(PLANS["tiny"].tile_kernels)
     assert set(withheld) == {file.submission_id for file in files if file.split == "test"}
@@ -183,12 +171,12 @@ def test_runtimes_depend_on_the_config_and_on_noise(tree: Path) -> None:
         np.testing.assert_allclose(labels.runtime_ns, labels.runtime_ns[first][group], rtol=0.06)
 
 
-def test_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) -> None:
+def test_seed_decides_every_byte_in_any_process(tiny_tree: Path, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()  # an empty folder is not in the way
-    command = [sys.executable, "-m", "pipeline", "synthesize", "--plan", "tiny", "--seed", "3"]
+    command = [sys.executable, "-m", "pipeline", "synthesize", "--plan", "tiny"]
     environment = {**os.environ, "PYTHONHASHSEED": "77"}
     subprocess.run([*command, "--out", tmp_path / "x"], check=True, env=environment, cwd=ROOT)
-    assert tree_bytes(tmp_path / "x") == tree_bytes(tree)
+    assert tree_bytes(tmp_path / "x") == tree_bytes(tiny_tree)
 
 
 @pytest.mark.parametrize(
