@@ -303,10 +303,8 @@ def _entry(
     request: CollectRequest, description: Description, settings: Choices, journal: Journal
 ) -> dict[str, Any]:
     clock = clock_for(description.facts["platform"])
-    stopped = [visit.is_stopped for visit in journal.visits.values()]
     return request.options() | {
         "clock": clock.name,
-        "stopped_visits": sum(stopped) / len(stopped),
         "decides": request.decides,
         "n_nodes": len(description.arrays["node_opcode"]),
         "n_genes": len(description.n_options),

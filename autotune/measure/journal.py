@@ -58,7 +58,7 @@ class Journal:
         if "failed" in line:
             self.failed[config] = str(line["failed"])
         else:
-            visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]), line["is_stopped"])
+            visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]))
             self.visits[config, int(line["round"])] = visit
             self.codes[config] = line.get("code") or str(self.settings[config])
 

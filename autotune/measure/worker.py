@@ -28,13 +28,11 @@ from numpy.typing import NDArray
 
 from autotune.measure.program import Decisions, Description, Loaded, OpenProgram
 from autotune.measure.timing import (
-    CPU,
     VISIT_BUDGET_NS,
     WALL,
     Clock,
     Visit,
     clock_for,
-    host_stops,
     time_visit,
 )
 from common.errors import PipelineError, UsageError
@@ -75,10 +73,8 @@ class _Server:
 
     def visit(self, setting: Choices) -> Visit:
         run, code = self.load(setting.tobytes())
-        stops = host_stops() if self.clock is CPU else None
-        visit = time_visit(
-            run, self.clock, stops=stops, budget_ns=VISIT_BUDGET_NS, is_median=self.on_all_cores
-        )
+        is_median = self.on_all_cores
+        visit = time_visit(run, self.clock, budget_ns=VISIT_BUDGET_NS, is_median=is_median)
         return visit._replace(code=code)
 
     def code(self, setting: Choices) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure import timing, worker
+from autotune.measure import worker
 from autotune.measure.program import WHOLE_PROGRAM, Decisions, Description, Knobs, Loaded
 from common.errors import PipelineError
 
@@ -50,7 +50,7 @@ class SpinSource:
         if self.is_broken:
             raise PipelineError("no such device")
         # All runs of a spin take the same time, so short visits are enough.
-        timing.GLANCE_NS, worker.VISIT_BUDGET_NS = 2_000_000, 5_000_000
+        worker.VISIT_BUDGET_NS = 5_000_000
         return SpinProgram(self)
 
 

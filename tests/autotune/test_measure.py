@@ -21,10 +21,8 @@ from autotune.measure.timing import (
     MAX_RUNS,
     MIN_RUNS,
     Clock,
-    Stops,
     Visit,
     figures,
-    host_stops,
     time_visit,
 )
 from autotune.measure.worker import Session, one_line, open_device
@@ -61,68 +59,6 @@ def test_runs_go_on_until_the_budget_is_spent_within_bounds() -> None:
     assert time_visit(slow.run, slow.clock, budget_ns=95).n_runs == MIN_RUNS
     instant = FakeClock([0] * (MAX_RUNS + 1))
     assert time_visit(instant.run, instant.clock, budget_ns=10**9) == Visit(1, MAX_RUNS)
-
-
-class StoppingHost:
-    """A core that runs for a time, about, and is stopped for another, in turn."""
-
-    def __init__(self, runs_ns: int, stop_ns: int, *, jitter: float = 0.03) -> None:
-        self._at, self._ran, self._runs_ns, self._stop_ns = 0, 0, runs_ns, stop_ns
-        self._rng, self._jitter = np.random.default_rng(0), jitter
-        self._next = runs_ns
-
-    def run(self, takes_ns: int = 1_000) -> None:
-        """Advance the clock by a runtime, and add the stops of the host."""
-        self._ran += takes_ns
-        self._at += takes_ns
-        while self._stop_ns and self._ran >= self._next:
-            about = 1 + self._rng.uniform(-self._jitter, self._jitter, 2)
-            self._at += int(self._stop_ns * about[0])
-            self._next += int(self._runs_ns * about[1])
-
-    def look(self) -> int:
-        """Read the clock, which takes a microsecond; CPU time counts the stops."""
-        self.run()
-        return self._at
-
-    @property
-    def clock(self) -> Clock:
-        return Clock("simulated", self.look)
-
-
-@pytest.mark.parametrize("takes_ns", [400_000, 1_900_000, 5_200_000, 23_000_000])
-def test_a_host_that_stops_the_core_is_noticed_and_its_stops_are_taken_off(takes_ns: int) -> None:
-    host = StoppingHost(1_300_000, 8_700_000)
-    stops = host_stops(host.clock, host.clock)
-    assert stops == (pytest.approx(8_700_000, rel=0.05), pytest.approx(10_000_000, rel=0.05))
-    visit = time_visit(
-        lambda: host.run(takes_ns), host.clock, stops=stops, wall=host.clock, budget_ns=takes_ns * 9
-    )
-    assert visit.is_stopped
-    # A run without a stop is exact. In a longer run, the mean stop is subtracted for each stop.
-    met = takes_ns // 1_300_000
-    assert visit.runtime_ns == pytest.approx(takes_ns, rel=0.01, abs=met * 8_700_000 * 0.03)
-    by_cpu_time = time_visit(lambda: host.run(takes_ns), host.clock, budget_ns=takes_ns * 9)
-    assert met < 2 or by_cpu_time.runtime_ns > 2 * takes_ns
-
-
-def test_neither_a_calm_host_nor_another_process_is_taken_for_stops() -> None:
-    calm = StoppingHost(1_300_000, 0)
-    assert host_stops(calm.clock, calm.clock) is None
-    crowded = StoppingHost(1_300_000, 8_700_000)
-    own_time = Clock("own", lambda: crowded._ran)
-    assert host_stops(own_time, crowded.clock) is None
-
-
-def test_a_host_that_has_ceased_to_stop_takes_nothing_off() -> None:
-    calm = StoppingHost(1_300_000, 0)
-    visit = time_visit(
-        lambda: calm.run(40_000_000),
-        calm.clock,
-        stops=Stops(8_700_000, 10_000_000),
-        wall=calm.clock,
-    )
-    assert visit.runtime_ns == pytest.approx(40_000_000, rel=0.01)
 
 
 def test_figures_agree_with_scipy() -> None:

@@ -126,8 +126,7 @@ def simulate(
                 ratio = (DEFAULT_STEPS - 4 * setting[0] - setting[1]) / DEFAULT_STEPS
                 if name.startswith("all-cores"):
                     ratio = on_all_cores(setting, number) if any(setting) else 1.0
-                own = {"runtime_ns": round(1e6 * ratio), "n_runs": 1, "is_stopped": False}
-                journal.add(config, setting, round=turn, **own)
+                journal.add(config, setting, round=turn, runtime_ns=round(1e6 * ratio), n_runs=1)
         return whole_rounds(journal, len(settings))
 
     monkeypatch.setattr(OptimizeSession, "measure", measure)
