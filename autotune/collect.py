@@ -8,6 +8,7 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,23 +103,20 @@ def collect_graphs(
     """
     outcomes: list[Outcome] = []
     n, n_failed = len(requests), 0
-    with alone_in(out / JOURNALS):
+    with alone_in(out / JOURNALS), suppress(OutOfTime):
         for number, request in enumerate(requests, start=1):
             if out_of_time():
                 break
             try:
-                outcome = collect_graph(request, out, remeasure=remeasure)
-            except OutOfTime:
-                break
+                outcomes.append(collect_graph(request, out, remeasure=remeasure))
+                line = outcomes[-1].line()
             except ProgramFailed as failure:
                 n_failed += 1
                 if n == 1 or (n_failed >= MAX_FAILED_AT_START and not outcomes):
                     raise
-                log.info(f"{number}/{n}  left out: {failure}")
-                continue
-            outcomes.append(outcome)
+                line = f"left out: {failure}"
             if n > 1:
-                log.info(f"{number}/{n}  {outcome.line()}")
+                log.info(f"{number}/{n}  {line}")
     return outcomes
 
 
@@ -180,24 +178,27 @@ def _measure_and_write(request: CollectRequest, out: Path) -> None:
     entry = _entry(request, description, settings, journal) | figures(rounds_ns, module)
     ratio = float(default_ns.min() / runtime_ns.min()) if len(default_ns) else None
     entry |= {"default_over_fastest": ratio, "seconds": time.monotonic() - start}
-    reason = _why_left_out(entry, math.prod(description.n_options.tolist()))
-    if not reason:
-        normalizers = np.full_like(runtime_ns, default_ns.min())
-        key = "config_feat" if request.collection.kind == "tile" else "node_config_feat"
-        configs = {
-            key: config_feat.astype(np.float32),
-            "config_runtime": runtime_ns,
-            "config_runtime_normalizers": normalizers,
-        }
-        _write_graph(request, out, description, configs)
-    _write_entry(request, out, description, entry, reason)
+    if reason := _why_left_out(entry, math.prod(description.n_options.tolist())):
+        entry["reason"] = reason
+        for path in (request.file(out).path, names_beside(request.file(out).path)):
+            # An earlier call with fewer rounds may have written these.
+            path.unlink(missing_ok=True)
+    else:
+        runtimes = {"runtime_ns": runtime_ns, "default_ns": default_ns.min()}
+        _write_graph(request, out, description, config_feat=config_feat, **runtimes)
+    machine = {k: fact for k, fact in description.facts.items() if k not in PROGRAM_FACTS}
+    with edit_manifest(out) as manifest:
+        entry["environment"] = add_environment(manifest, machine)
+        for part in ("graphs", "left_out"):
+            manifest[part].pop(request.submission_id, None)
+        manifest["left_out" if reason else "graphs"][request.submission_id] = entry
 
 
 def _visit_all(
     request: CollectRequest, session: Session, journal: Journal, description: Description
 ) -> Choices:
     """Visit the configs of the search, then all of them in rounds. Return settings (c, g)."""
-    label = f"configs of {request.program}, first measurement"
+    label = f"configs of {request.name}, first measurement"
     n_visits = request.n_rounds + 1
     visitor = Visitor(session, journal, label=label, total=request.n_configs, n_visits=n_visits)
     search = SEARCHES[request.search]
@@ -206,29 +207,6 @@ def _visit_all(
     )
     run_rounds(visitor, settings, n_rounds=request.n_rounds, rng=request.generator("rounds"))
     return settings
-
-
-def _write_entry(
-    request: CollectRequest,
-    out: Path,
-    description: Description,
-    entry: dict[str, Any],
-    reason: str,
-) -> None:
-    """Write the entry of a graph to the manifest. With a reason, the graph is left out."""
-    machine = {k: fact for k, fact in description.facts.items() if k not in PROGRAM_FACTS}
-    if reason:
-        for path in (request.file(out).path, names_beside(request.file(out).path)):
-            # An earlier call with fewer rounds may have written these.
-            path.unlink(missing_ok=True)
-    with edit_manifest(out) as manifest:
-        entry["environment"] = add_environment(manifest, machine)
-        for part in ("graphs", "left_out"):
-            manifest[part].pop(request.submission_id, None)
-        if reason:
-            manifest["left_out"][request.submission_id] = entry | {"reason": reason}
-        else:
-            manifest["graphs"][request.submission_id] = entry
 
 
 def _why_left_out(entry: dict[str, Any], n_choices: int) -> str:
@@ -250,26 +228,35 @@ def _write_graph(
     request: CollectRequest,
     out: Path,
     description: Description,
-    configs: dict[str, NDArray[Any]],
+    *,
+    config_feat: NDArray[Any],
+    runtime_ns: NDArray[np.int64],
+    default_ns: int,
 ) -> None:
     """Write the file of a graph. Runtimes of the test split go to the withheld file first.
 
     Args:
-        configs: Arrays of c rows, in the order of the search.
+        config_feat: Config features (c, …), in the order of the search.
+        runtime_ns: Shortest runtime of each config, (c,).
     """
-    # In the order of the search, later configs are better.
-    rows = request.generator("rows").permutation(len(configs["config_runtime"]))
-    arrays = {**description.arrays, **{key: values[rows] for key, values in configs.items()}}
     file, is_tile = request.file(out), request.collection.kind == "tile"
+    # In the order of the search, later configs are better.
+    rows = request.generator("rows").permutation(len(runtime_ns))
+    runtime_ns = runtime_ns[rows]
+    normalizers = np.full_like(runtime_ns, default_ns)
     if not is_tile and description.names:
         write_text(names_beside(file.path), "\n".join(description.names) + "\n")
     if request.split == "test":
         labels = read_withheld(out) if (out / WITHHELD).is_file() else {}
-        normalizers = arrays["config_runtime_normalizers"] if is_tile else None
-        labels[request.submission_id] = Labels(arrays["config_runtime"], normalizers)
+        labels[request.submission_id] = Labels(runtime_ns, normalizers if is_tile else None)
         write_withheld(out / WITHHELD, labels)
-        hidden = np.zeros_like(arrays["config_runtime"])
-        arrays |= {"config_runtime": hidden, "config_runtime_normalizers": hidden + 1}
+        runtime_ns, normalizers = np.zeros_like(runtime_ns), np.ones_like(runtime_ns)
+    arrays = {
+        **description.arrays,
+        "config_feat" if is_tile else "node_config_feat": config_feat[rows].astype(np.float32),
+        "config_runtime": runtime_ns,
+        "config_runtime_normalizers": normalizers,
+    }
     write_npz(file.path, {key: arrays[key] for key in KEYS_OF[request.collection.kind]})
 
 
@@ -305,7 +292,7 @@ def _entry(
     clock = clock_for(description.facts["platform"])
     return request.options() | {
         "clock": clock.name,
-        "decides": request.decides,
+        "decides": request.kind,
         "n_nodes": len(description.arrays["node_opcode"]),
         "n_genes": len(description.n_options),
         "n_configs": len(settings),
@@ -329,7 +316,7 @@ def _measure_again(request: CollectRequest, out: Path) -> tuple[int, float]:
         distinct = {first.codes[config]: config for config in sorted(before_ns)}
         picked = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
         settings = np.array([first.settings[config] for config in picked], np.int64)
-        label = f"configs of {request.program}, second measurement"
+        label = f"configs of {request.name}, second measurement"
         n_visits = request.n_rounds
         visitor = Visitor(session, second, label=label, total=len(picked), n_visits=n_visits)
         run_rounds(visitor, settings, n_rounds=n_visits, rng=rng)

@@ -1,9 +1,10 @@
 """The graphs that `collect` measures: one search and one file each. Also those of the sample."""
 
 import itertools
+from collections.abc import Collection as Names
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from autotune.measure.program import OpenProgram
 from autotune.measure.search import SEARCHES
 from autotune.measure.worker import DEVICES, Session
-from autotune.programs.catalogue import NO_INPUTS, ProgramInputs, catalogue, is_file, rows
+from autotune.programs.catalogue import NO_INPUTS, ProgramInputs, ProgramSource, is_file, rows
 from autotune.programs.files import load_program
 from autotune.spaces import open_program
 from common.errors import UsageError
@@ -25,52 +26,73 @@ Manifest = Mapping[str, Mapping[str, Any]]
 JOURNALS = "journal"
 # The space of each `--kind`.
 SPACES = {"layout": "layouts", "options": "options", "fusion": "fusion"}
+# The catalogue has the number of configs of each program of the sample.
+SAMPLE_ROUNDS, SAMPLE_TIMEOUT_S = 6, 120.0
 
 
 @dataclass(frozen=True)
-class MeasurementSettings:
-    """The options of a measurement that mean the same for all programs.
+class CollectRequest:
+    """One graph to measure.
+
+    Fusion is stored like layouts, and options like tiles. A model of layouts or tiles cannot learn
+    from them, so they need a separate `--out`.
 
     Attributes:
+        program: Name in the catalogue, "module:name", FILE or FILE#MODULE.
+        kind: A key of `SPACES`.
+        search: A key of `autotune.measure.search.SEARCHES`.
+        split: "train", "valid" or "test".
+        device: "cpu", "gpu" or "tpu". None lets JAX choose.
         timeout_s: Seconds after which a config counts as failed.
     """
 
+    program: str
+    kind: str = "layout"
+    search: str = "random"
+    split: str = "train"
+    device: str | None = None
     n_configs: int = 100
     n_rounds: int = 2
     timeout_s: float = 60.0
     seed: int = 0
+    inputs: ProgramInputs = NO_INPUTS
 
+    def __post_init__(self) -> None:
+        """Check the values and find the program.
 
-# The catalogue has the number of configs of each program of the sample.
-SAMPLE_SETTINGS = MeasurementSettings(n_rounds=6, timeout_s=120.0)
+        Raises:
+            UsageError: There is no such kind, search, split or device.
+        """
+        check_choice("--kind", self.kind, SPACES)
+        check_choice("--search", self.search, SEARCHES)
+        check_choice("--split", self.split, SPLITS)
+        check_choice("--device", self.device or DEVICES[0], DEVICES)
+        _ = self.source
 
+    @cached_property
+    def source(self) -> ProgramSource:
+        return load_program(self.program, self.inputs)
 
-@dataclass(frozen=True, kw_only=True)
-class CollectRequest(MeasurementSettings):
-    """One graph to measure.
+    @property
+    def name(self) -> str:
+        return self.source.name
 
-    Attributes:
-        decides: A key of `SPACES`.
-        split: "train", "valid" or "test".
-        search: A key of `autotune.measure.search.SEARCHES`.
-        device: "cpu", "gpu" or "tpu". None lets JAX choose.
-        is_users: Whether the program is a user's, who may edit it.
-    """
+    @property
+    def collection(self) -> Collection:
+        is_tile = self.kind == "options"
+        return collection_named(
+            "tile:xla" if is_tile else f"layout:{self.source.source}:{self.search}"
+        )
 
-    open_measurable: OpenProgram
-    program: str
-    family: str
-    collection: Collection
-    decides: str
-    split: str = "train"
-    search: str = "random"
-    device: str | None = None
-    is_users: bool = False
+    @property
+    def is_users(self) -> bool:
+        """Return whether the program is a user's, who may edit it."""
+        return ":" in self.program or is_file(self.program)
 
     @property
     def stem(self) -> str:
         """Return the stem of the file: the program's name, or 32 hex digits in the test split."""
-        return file_stem(self.program, self.split)
+        return file_stem(self.name, self.split)
 
     @property
     def submission_id(self) -> str:
@@ -83,71 +105,30 @@ class CollectRequest(MeasurementSettings):
     def journal(self, out: Path, *, again: bool = False) -> Path:
         """Return the path of the journal of the first or the second measurement."""
         kind = "again" if again else "first"
-        return out / JOURNALS / self.collection.slug / f"{self.program}.{kind}.jsonl"
+        return out / JOURNALS / self.collection.slug / f"{self.name}.{kind}.jsonl"
 
     def options(self) -> dict[str, Any]:
         """Return the options of the measurement for the manifest.
 
         A repeated call must have the same options. Only the number of rounds may grow.
         """
-        keys = ("program", "family", "split", "search", "seed", "device")
-        options = {key: getattr(self, key) for key in keys}
-        return options | {"n_configs_asked": self.n_configs, "rounds": self.n_rounds}
+        options = {key: getattr(self, key) for key in ("split", "search", "seed", "device")}
+        program = {"program": self.name, "family": self.source.family}
+        return program | options | {"n_configs_asked": self.n_configs, "rounds": self.n_rounds}
 
     def generator(self, stage: str) -> np.random.Generator:
-        return generator(self.seed, stage, self.search, self.program)
+        return generator(self.seed, stage, self.search, self.name)
+
+    @property
+    def open_measurable(self) -> OpenProgram:
+        """Return the function that opens the program in a worker."""
+        # The compiler adds copies for layouts itself, so only the other kinds check the outputs.
+        opener = partial(open_program, has_checks=self.kind != "layout")
+        return partial(opener, self.program, (SPACES[self.kind],), self.device, self.inputs)
 
     def start_worker(self) -> Session:
         """Return a worker process for the program."""
-        return Session(self.open_measurable, timeout_s=self.timeout_s, label=self.program)
-
-
-def make_request(
-    program: str,
-    *,
-    kind: str,
-    search: str = "random",
-    split: str = "train",
-    device: str | None = None,
-    effort: MeasurementSettings,
-    inputs: ProgramInputs = NO_INPUTS,
-) -> CollectRequest:
-    """Return the request that measures one kind of decisions of a program.
-
-    Fusion is stored like layouts, and options like tiles. A model of layouts or tiles cannot learn
-    from them, so they need a separate `--out`.
-
-    Args:
-        program: Name in the catalogue, "module:name", FILE or FILE#MODULE.
-        kind: "layout", "options" or "fusion".
-        search: "random" or "default".
-        split: "train", "valid" or "test".
-        device: "cpu", "gpu" or "tpu". None lets JAX choose.
-
-    Raises:
-        UsageError: There is no such kind, search, split or device.
-    """
-    _check("--kind", kind, tuple(SPACES))
-    _check("--search", search, tuple(SEARCHES))
-    _check("--split", split, SPLITS)
-    if device is not None:
-        _check("--device", device, DEVICES)
-    source = load_program(program, inputs)
-    collection = "tile:xla" if kind == "options" else f"layout:{source.source}:{search}"
-    # The compiler adds copies for layouts itself, so only the other kinds check the outputs.
-    opener = partial(open_program, has_checks=kind != "layout")
-    return CollectRequest(
-        open_measurable=partial(opener, program, (SPACES[kind],), device, inputs),
-        program=source.name,
-        family=source.family,
-        collection=collection_named(collection),
-        decides=kind,
-        split=split,
-        search=search,
-        device=device,
-        is_users=":" in program or is_file(program),
-        **asdict(effort),
-    )
+        return Session(self.open_measurable, timeout_s=self.timeout_s, label=self.name)
 
 
 def sample_requests(*, seed: int = 0, device: str | None = None) -> list[CollectRequest]:
@@ -157,9 +138,8 @@ def sample_requests(*, seed: int = 0, device: str | None = None) -> list[Collect
     """
     queues: dict[tuple[str, str], list[CollectRequest]] = {}
     for row, search in itertools.product(rows(), SEARCHES):
-        effort = replace(SAMPLE_SETTINGS, n_configs=int(row["configs"]), seed=seed)
-        how: dict[str, Any] = {"split": row["split"], "device": device, "effort": effort}
-        request = make_request(row["program"], kind="layout", search=search, **how)
+        effort = (int(row["configs"]), SAMPLE_ROUNDS, SAMPLE_TIMEOUT_S, seed)
+        request = CollectRequest(row["program"], "layout", search, row["split"], device, *effort)
         queues.setdefault((request.collection.name, request.split), []).append(request)
     placed = [
         ((place + 0.5) / len(queue), request)
@@ -169,19 +149,10 @@ def sample_requests(*, seed: int = 0, device: str | None = None) -> list[Collect
     return [request for _, request in sorted(placed, key=lambda entry: entry[0])]
 
 
-def known_programs(kind: str) -> list[tuple[str, str]]:
-    """Return the name and family of each program of the catalogue.
-
-    Raises:
-        UsageError: There is no such kind.
-    """
-    _check("--kind", kind, tuple(SPACES))
-    return [(program.name, program.family) for program in catalogue()]
-
-
-def _check(option: str, value: str, values: tuple[str, ...]) -> None:
-    if value not in values:
-        raise UsageError(f"{option} {value}: no such value; known: {', '.join(values)}")
+def check_choice(option: str, value: str, names: Names[str]) -> None:
+    """Raise a UsageError if an option has an unknown value."""
+    if value not in names:
+        raise UsageError(f"{option} {value}: no such value; known: {', '.join(names)}")
 
 
 def is_done(manifest: Manifest, request: CollectRequest, out: Path) -> bool:
@@ -209,11 +180,12 @@ def check_family(manifest: Manifest, request: CollectRequest) -> None:
     Raises:
         UsageError: Another split has a graph of the family.
     """
+    family = request.source.family
     for submission_id, entry in manifest["graphs"].items():
         kind, split = submission_id.split(":")[0], entry["split"]
-        is_same = (kind, entry["family"]) == (request.collection.kind, request.family)
+        is_same = (kind, entry["family"]) == (request.collection.kind, family)
         if is_same and split != request.split:
-            fault = f"its family {request.family} is in the {split} split ({entry['program']})"
+            fault = f"its family {family} is in the {split} split ({entry['program']})"
             raise UsageError(
                 f"{request.submission_id}: {fault}, not in {request.split}; "
                 f"give --split {split}, another FAMILY or another --out"

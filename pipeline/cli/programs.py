@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -76,23 +76,24 @@ def collect(
     Example: fast-or-slow collect --kind layout --program mlp_b16 --out data/raw/mine
     """
     from autotune.collect import collect_graphs
-    from autotune.plan import MeasurementSettings, known_programs, make_request, sample_requests
-    from autotune.programs.catalogue import ProgramInputs
+    from autotune.plan import SPACES, CollectRequest, check_choice, sample_requests
+    from autotune.programs.catalogue import ProgramInputs, rows
 
     if plan not in (None, "sample"):
         raise UsageError(f"--plan {plan}: no such plan; known: sample")
     if list_programs:
-        print_rows(("program", "family"), known_programs(kind), as_json=json)
+        check_choice("--kind", kind, SPACES)
+        programs = [(row["program"], row["family"]) for row in rows()]
+        print_rows(("program", "family"), programs, as_json=json)
         return
     if program is None and plan is None:
         raise UsageError("collect: expected --program or --plan")
     if program is None:
         requests = sample_requests(seed=seed or 0, device=device)
     else:
-        effort = MeasurementSettings(configs, rounds, timeout_s, seed or 0)
         inputs = ProgramInputs(tuple(static or ()), arguments, seed or 0)
-        where: dict[str, Any] = {"kind": kind, "search": search, "split": split, "device": device}
-        requests = [make_request(program, **where, effort=effort, inputs=inputs)]
+        effort = (configs, rounds, timeout_s, seed or 0)
+        requests = [CollectRequest(program, kind, search, split, device, *effort, inputs)]
     outcomes = collect_graphs(requests, out, remeasure=remeasure)
     if json:
         print_json({outcome.request.submission_id: outcome.entry for outcome in outcomes})

@@ -1,18 +1,28 @@
 """Programs with known runtimes, which may crash, hang or refuse; no jax.
 
-A worker imports this module to open them, so it imports little.
+A worker imports this module to open them.
 """
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.measure import worker
-from autotune.measure.program import WHOLE_PROGRAM, Decisions, Description, Knobs, Loaded
+from autotune.measure.program import (
+    WHOLE_PROGRAM,
+    Decisions,
+    Description,
+    Knobs,
+    Loaded,
+    MeasurableProgram,
+)
+from autotune.optimize.session import OptimizeRequest
+from autotune.plan import CollectRequest
+from autotune.programs.catalogue import ProgramSource
 from common.errors import PipelineError
 
 STEP_NS = 60_000
@@ -107,3 +117,42 @@ def spin(ns: int) -> None:
     end = time.process_time_ns() + ns
     while time.process_time_ns() < end:
         sum(range(50))  # asking the clock all the time is work of the system's
+
+
+@dataclass(frozen=True)
+class SpinOptimizeRequest(OptimizeRequest):
+    """A request of `optimize` that opens `spin` in place of its program."""
+
+    spin: SpinSource = field(default_factory=SpinSource)
+
+    def open(self) -> MeasurableProgram:
+        return self.spin()
+
+
+def spin_request(spin: SpinSource | None = None, **changes: object) -> SpinOptimizeRequest:
+    fields: dict[str, Any] = {"spaces": ("layouts",), "n_candidates": 12, "n_rounds": 8} | changes
+    return SpinOptimizeRequest("mine:step", **fields, spin=spin or SpinSource())
+
+
+@dataclass(frozen=True)
+class SpinCollectRequest(CollectRequest):
+    """A request of `collect` that opens `spin` in place of its program."""
+
+    spin: SpinSource = field(default_factory=SpinSource)
+    family: str = "spin"
+
+    @property
+    def source(self) -> ProgramSource:  # type: ignore[override]
+        name = self.program.replace(":", ".")
+        return ProgramSource(name, self.family, "xla", lambda: (spin, ()))
+
+    @property
+    def open_measurable(self) -> SpinSource:
+        return self.spin
+
+
+def collect_request(spin: SpinSource | None = None, **changes: Any) -> SpinCollectRequest:
+    fields: dict[str, Any] = {"program": "spin_b8", "n_configs": 10, "timeout_s": 20.0}
+    if changes.get("kind") == "options":
+        spin = SpinSource(kind="tile")
+    return SpinCollectRequest(**(fields | changes), spin=spin or SpinSource())

@@ -16,7 +16,7 @@ from autotune.optimize.candidate import Comparison, OptimizeCandidate, Ratio
 from autotune.optimize.optimize import OptimizeResult
 from autotune.optimize.session import OptimizeRequest
 from autotune.optimize.write import write_result
-from autotune.plan import MeasurementSettings, make_request
+from autotune.plan import CollectRequest
 from autotune.programs.catalogue import ProgramInputs
 from autotune.programs.files import POSITIVE, SIGNED, draw_arguments, load_program
 from autotune.same_outputs import SameOutputs
@@ -300,8 +300,7 @@ ENTRY e {
 
 def test_file_is_collected_under_the_names_of_its_instructions(tmp_path: Path) -> None:
     path = put(tmp_path, "dots.hlo", DOTS)
-    effort = MeasurementSettings(4, timeout_s=60.0)
-    request = make_request(path, kind="layout", effort=effort)
+    request = CollectRequest(path, n_configs=4)
     outcome = collect_graph(request, tmp_path / "out")
     assert (request.submission_id, request.is_users) == ("layout:xla:random:dots", True)
     if outcome.path:  # runtimes may be too similar

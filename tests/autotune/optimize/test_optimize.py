@@ -18,8 +18,7 @@ from autotune.optimize.session import OptimizeSession
 from autotune.optimize.write import APPLY, BEST, all_cores_text, summary_lines, write_result
 from common.errors import PipelineError, UsageError
 from common.machine import granted
-from tests.autotune.fakes import DEFAULT_STEPS, STEP_NS, SpinSource
-from tests.autotune.optimize.fakes import spin_request
+from tests.autotune.fakes import DEFAULT_STEPS, STEP_NS, SpinSource, spin_request
 from tests.support.command_line import stderr_of
 
 REVERSED = SpinSource(crashes=1, refuses=2, is_reversed=True)
