@@ -25,7 +25,7 @@ N_PROCESSES, MIN_PROCESSES = 4, 2
 CONFIRM, ON_ALL_CORES = "confirm", "all-cores-median"
 # Layouts of more instructions are not printed.
 MAX_ORDERS = 6
-DEFAULT = "as the compiler has it"
+DEFAULT, RESUMES = "as the compiler has it", "the same command resumes"
 
 Times = NDArray[np.int64]
 Setting = tuple[int, ...]
@@ -99,6 +99,7 @@ class OptimizeCandidate:
         failure: Reason why it failed, or "".
         description: Decisions of the setting. Only verified candidates have it.
         alone: Comparison on one thread, pooled over processes. None with less than two processes.
+        together: The same on all cores.
         needs_all_cores: True if a gain on one thread has to be checked on all cores.
     """
 
@@ -116,10 +117,6 @@ class OptimizeCandidate:
     def decided(self) -> frozenset[tuple[int, int]]:
         """Return the knobs that are not the default's, each with its option."""
         return frozenset((knob, option) for knob, option in enumerate(self.setting) if option)
-
-    @property
-    def n_decided(self) -> int:
-        return len(self.decided)
 
     @property
     def comparison(self) -> Comparison:
@@ -161,25 +158,23 @@ class OptimizeCandidate:
     def why_not(self) -> str:
         """Return the reason why it is not called faster; "" if it is."""
         comparison, status = self.comparison, self.status
+        is_undecided = status is Status.UNDECIDED
+        if status is Status.FASTER:
+            return ""
         if comparison.loses:
             return f"the {'confirmed' if self.alone else 'verified'} candidate is slower"
         if status is Status.VERIFIED:
-            return "not confirmed in the time; the same command resumes, with more --minutes"
+            return f"not confirmed in the time; {RESUMES}, with more --minutes"
         if status is Status.LOSS:
             return "on all cores it is a loss"
-        if comparison.gains and status is Status.UNDECIDED:
-            return (
-                f"undecided whether it is a loss on all cores (not surely below {MAX_LOSS}); "
-                "the same command resumes, with more --minutes"
-            )
-        if status is Status.FASTER:
-            return ""
+        if comparison.gains and is_undecided:
+            fault = f"undecided whether it is a loss on all cores (not surely below {MAX_LOSS})"
+            return f"{fault}; {RESUMES}, with more --minutes"
         is_least = comparison.required == 1 - MIN_GAIN
         why = "the least that counts" if is_least else "by which the default itself may differ"
         required = f"{100 * (1 - comparison.required):.1f} %, {why}"
         reason = f"the confirmed candidate does not surely gain {required}"
-        is_undecided = status is Status.UNDECIDED
-        return f"undecided: {reason}; the same command resumes" if is_undecided else reason
+        return f"undecided: {reason}; {RESUMES}" if is_undecided else reason
 
 
 def setting_text(description: Decisions) -> str:
@@ -201,11 +196,11 @@ def _orders_text(name: str, orders: Mapping[str, Sequence[int]]) -> str:
     return " ".join((name, *texts))
 
 
-def paired_ratio(candidate_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
+def paired_ratio(candidate_ns: Times, base_ns: Times) -> Ratio:
     """Return the median ratio of runtimes (r,) over rounds: a disturbance is in both of them."""
     ratios = candidate_ns / base_ns
-    resampled = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
-    return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[resampled], axis=1)))
+    rows = np.random.default_rng(0).integers(0, len(ratios), (DRAWS, len(ratios)))
+    return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[rows], axis=1)))
 
 
 def compare_rounds(default_ns: Times, same_ns: Times, candidate_ns: Times) -> Comparison:

@@ -11,23 +11,25 @@ all calls are pooled.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple
 
 import numpy as np
 
-from autotune.measure.journal import SEARCH_ROUND, Visitor, run_search
-from autotune.measure.program import Decisions
+from autotune.measure.journal import SEARCH_ROUND, Journal, Visitor, run_search
+from autotune.measure.program import Decisions, Description
 from autotune.measure.timing import MIN_RUNS, VISIT_BUDGET_NS
 from autotune.measure.worker import NOT_DONE, opening_s
 from autotune.optimize.candidate import (
     CONFIRM,
     MIN_GAIN,
     N_PROCESSES,
+    RESUMES,
     Comparison,
     OptimizeCandidate,
     Setting,
@@ -40,7 +42,6 @@ from autotune.optimize.session import (
     MIN_ROUNDS,
     OptimizeRequest,
     OptimizeSession,
-    Pick,
 )
 from autotune.optimize.strategies import SEARCH, search_for
 from autotune.spaces import why_without
@@ -65,22 +66,15 @@ MAX_BATCHES = 3
 MAX_MESSAGE = 120
 
 
-class Budget(NamedTuple):
-    """Seconds for screening and for verifying. Confirming gets the rest."""
-
-    screen_s: float
-    verify_s: float
-
-
-def budget(needed_s: float = 0.0) -> Budget:
-    """Split the time that is left.
+def budget(needed_s: float = 0.0) -> tuple[float, float]:
+    """Return the seconds for screening and for verifying. Confirming gets the rest.
 
     Args:
         needed_s: Seconds that confirming needs. Screening leaves them if it can.
     """
     left_s = seconds_left()
     screen_s = min(SCREEN_SHARE * left_s, left_s - needed_s)
-    return Budget(max(MIN_SCREEN_SHARE * left_s, screen_s), VERIFY_SHARE * left_s)
+    return max(MIN_SCREEN_SHARE * left_s, screen_s), VERIFY_SHARE * left_s
 
 
 class Screening(NamedTuple):
@@ -103,17 +97,13 @@ class OptimizeResult:
     """All candidates of a call with their measurements.
 
     Attributes:
-        facts: The device, versions and the function's digest.
-        is_over: True if the search ended before its time did.
         default: The default over itself, next to the finalists.
     """
 
     request: OptimizeRequest
-    spaces: tuple[str, ...]
-    facts: Mapping[str, str]
+    description: Description
+    screening: Screening
     candidates: list[OptimizeCandidate]
-    n_drawn: int
-    is_over: bool
     default: Comparison
     default_description: Decisions
 
@@ -125,13 +115,8 @@ class OptimizeResult:
     def confirmed(self) -> list[OptimizeCandidate]:
         """Return the confirmed candidates: faster ones first, then undecided ones."""
         ran = [c for c in self.candidates if c.alone and c.status is not Status.FAILED]
-        order = (Status.FASTER, Status.UNDECIDED)
-
-        def rank(candidate: OptimizeCandidate) -> tuple[int, float]:
-            place = order.index(candidate.status) if candidate.status in order else len(order)
-            return place, candidate.comparison.ratio.value
-
-        return sorted(ran, key=rank)
+        places = {Status.FASTER: 0, Status.UNDECIDED: 1}
+        return sorted(ran, key=lambda c: (places.get(c.status, 2), c.comparison.ratio.value))
 
     @property
     def best(self) -> OptimizeCandidate | None:
@@ -157,15 +142,12 @@ class OptimizeResult:
         return not self.why_not
 
 
-def optimize(
-    request: OptimizeRequest, out: Path, *, minutes: float = 10.0, pick: Pick | None = None
-) -> OptimizeResult:
+def optimize(request: OptimizeRequest, out: Path, *, minutes: float = 10.0) -> OptimizeResult:
     """Screen and verify candidates, and confirm finalists until one is faster.
 
     Args:
         out: Folder of the journals. The same call resumes, also with other `n_candidates`.
         minutes: Time limit. The search gets the time that verifying and confirming leave.
-        pick: Ranker of layouts. It also guides the search.
 
     Raises:
         UsageError: `out` has the journals of another call, or no space has knobs.
@@ -174,74 +156,80 @@ def optimize(
     with time_limit(minutes), request.start_worker() as worker:
         start = time.monotonic()
         description = worker.describe(timeout_s=opening_s())
-        session = OptimizeSession(request, out, pick, worker, description)
+        session = OptimizeSession(request, out, worker, description)
         # A confirming process opens the program, and compiles it up to twice more.
         n_processes = 1 + N_PROCESSES * (1 + session.needs_all_cores)
         needed_s = n_processes * 2 * (time.monotonic() - start)
-        if left_out := [space for space in request.spaces if space not in description.knobs]:
-            reason = why_without(request.program, left_out)
+        if missing := [space for space in request.spaces if space not in description.knobs]:
+            reason = why_without(request.program, missing)
             log.info(f"{reason}; continues with {', '.join(description.knobs)}")
-        log.info(f"screen: up to {request.n_candidates} candidates")
         # This makes the folder, so it comes after the program was opened.
         with alone_in(out / JOURNALS):
             screening = screen(session, needed_s)
-            if not screening.is_over:
-                log.info("the time for screening is over")
             default, verified = verify(session, _finalists(session, screening))
-            candidates = session.with_measurements(screening.candidates, verified)
-            for candidate in _confirm_order(candidates):
+            for candidate in _confirm_order(session.measured(screening.candidates, verified)):
                 if confirm(session, candidate).status is Status.FASTER:
                     break
-            return OptimizeResult(
-                request,
-                tuple(description.knobs),
-                description.facts,
-                session.with_measurements(screening.candidates, verified),
-                screening.n_drawn,
-                screening.is_over,
-                default,
-                session.describe(session.default),
-            )
+            candidates = session.measured(screening.candidates, verified)
+            default_description = session.describe(session.default)
+    return OptimizeResult(request, description, screening, candidates, default, default_description)
 
 
 def screen(session: OptimizeSession, needed_s: float) -> Screening:
     """Visit candidates once, and the fastest several times."""
     request = session.request
+    log.info(f"screen: up to {request.n_candidates} candidates")
     journal, is_over = session.journal("screen"), False
     visitor = Visitor(session.worker, journal, label=request.program, total=request.n_candidates)
     sources = ["default"]
     # All ratios need the default, so it may take all the time that is left.
     with suppress(OutOfTime):
         visitor.visit(0, SEARCH_ROUND, np.array(session.default))
-    with suppress(OutOfTime), time_limit(budget(needed_s).screen_s / 60):
+    screen_s, _ = budget(needed_s)
+    with suppress(OutOfTime), time_limit(screen_s / 60):
         search, sources = search_for(session)
         run_search(visitor, search)
         fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_REVISITED]
-        revisited = sorted({0, *(config for config, _ in fastest)})
+        configs = sorted({0, *(config for config, _ in fastest)})
         rng = generator(request.seed, "revisit", request.program)
         for turn in range(1, 1 + REVISIT_ROUNDS):
-            for config in rng.permutation(revisited).tolist():
+            for config in rng.permutation(configs).tolist():
                 visitor.visit(config, turn, np.array(journal.settings[config]))
         is_over = True
-    shortest = journal.shortest_ns()
-    if 0 not in shortest:
-        if (reason := journal.failed.get(0, "")) and not reason.startswith(NOT_DONE):
-            reason = f"failed: {reason}; expected it to run"
-            raise PipelineError(f"{request.program}: the default {reason}")
-        raise PipelineError(
-            f"{request.program}: the default was not measured ({reason or 'no time'}); expected it "
-            "to run within the time; the same command resumes, with more --minutes or --timeout-s"
-        )
+    if not is_over:
+        log.info("the time for screening is over")
+    default_ns = _default_ns(request.program, journal)
+    candidates = _distinct_settings(journal, sources, default_ns)
+    return Screening(candidates, len(journal.settings), default_ns, is_over)
+
+
+def _default_ns(program: str, journal: Journal) -> int:
+    """Return the default's shortest runtime in ns."""
+    if shortest_ns := journal.shortest_ns().get(0):
+        return shortest_ns
+    reason = journal.failed.get(0, "no time")
+    if 0 in journal.failed and not reason.startswith(NOT_DONE):
+        raise PipelineError(f"{program}: the default failed: {reason}; expected it to run")
+    raise PipelineError(
+        f"{program}: the default was not measured ({reason}); expected it to run within the time; "
+        f"{RESUMES}, with more --minutes or --timeout-s"
+    )
+
+
+def _distinct_settings(
+    journal: Journal, sources: Sequence[str], default_ns: int
+) -> list[OptimizeCandidate]:
+    """Return the settings of a journal. A search visits fast settings again."""
+    shortest_ns = journal.shortest_ns()
     candidates: dict[Setting, OptimizeCandidate] = {}
     for config, options in sorted(journal.settings.items()):
         source = sources[config] if config < len(sources) else SEARCH
-        ratio = shortest.get(config, float("inf")) / shortest[0]
+        ratio = shortest_ns.get(config, inf) / default_ns
         candidate = OptimizeCandidate(tuple(options), source, ratio, journal.failed.get(config, ""))
         earlier = candidates.setdefault(candidate.setting, candidate)
-        # A search visits fast settings again.
         if ratio < earlier.screened and any(options):
             candidates[candidate.setting] = replace(earlier, screened=ratio)
-    return Screening([*candidates.values()], len(journal.settings), shortest[0], is_over)
+    return [*candidates.values()]
 
 
 def verify(
@@ -253,22 +241,22 @@ def verify(
         The default over itself, and the comparison of each finalist that ran.
     """
     settings = np.array([session.default] * 2 + sorted(c.setting for c in finalists))
-    least = MIN_VERIFY_ROUNDS if len(finalists) > 1 else MIN_ROUNDS
+    n, least = len(finalists), MIN_VERIFY_ROUNDS if len(finalists) > 1 else MIN_ROUNDS
     n_rounds = max(least, 3 * session.request.n_rounds // 8)
     name = f"verify-{hash_rows(settings).sum():016x}"
-    n = len(finalists)
     settings_text = f"{n} next to the default" if n else "only the default and itself"
     log.info(f"verify: {settings_text}, in a fresh process")
-    ran, times = session.measure(name, settings, (least, n_rounds), budget().verify_s)
+    _, verify_s = budget()
+    ran, times = session.measure(name, settings, (least, n_rounds), verify_s)
     if len(times) < (MIN_VERIFY_ROUNDS if len(ran) > 3 else MIN_ROUNDS):
         raise PipelineError(
             f"{session.request.program}: there was no time to verify anything; expected {least} "
-            "rounds next to the default or more; the same command resumes, with more --minutes"
+            f"rounds next to the default or more; {RESUMES}, with more --minutes"
         )
-    default, same, *others = times.T
+    default, same, *finalists_ns = times.T
     verified = {
         tuple(settings[config].tolist()): compare_rounds(default, same, times_ns)
-        for config, times_ns in zip(ran[2:], others, strict=True)
+        for config, times_ns in zip(ran[2:], finalists_ns, strict=True)
     }
     return compare_rounds(default, same, same), verified
 
@@ -283,7 +271,7 @@ def confirm(session: OptimizeSession, candidate: OptimizeCandidate) -> OptimizeC
         n_stages = 2 if session.needs_all_cores and stage == CONFIRM else 1
         with time_limit(seconds_left() / n_stages / 60):
             _add_processes(session, stage, candidate.setting)
-        (candidate,) = session.with_measurements([candidate], verified)
+        (candidate,) = session.measured([candidate], verified)
     return candidate
 
 
@@ -311,7 +299,7 @@ def _finalists(session: OptimizeSession, screening: Screening) -> list[OptimizeC
     """
     faster = sorted((c for c in screening.candidates if c.screened < 1), key=lambda c: c.screened)
     equal = [c for c in faster if c.screened < EQUAL_TIME_RATIO * faster[0].screened]
-    simplest = sorted(equal, key=lambda c: (c.n_decided, c.screened))[: MAX_FINALISTS // 2]
+    simplest = sorted(equal, key=lambda c: (len(c.decided), c.screened))[: MAX_FINALISTS // 2]
     others = [c for c in faster if not c.decided & faster[0].decided][:1]
     ordered = [*dict.fromkeys([*faster[:1], *simplest, *others, *faster])]
     return _distinct(ordered, session.default, session.code, _n_affordable(screening.default_ns))
@@ -330,14 +318,14 @@ def _distinct(
             break
         key = code(candidate.setting)
         if key != code(default):
-            by_code[key] = min(by_code.get(key, candidate), candidate, key=lambda c: c.n_decided)
+            by_code[key] = min(by_code.get(key, candidate), candidate, key=lambda c: len(c.decided))
     return [*by_code.values()]
 
 
 def _n_affordable(default_ns: float) -> int:
     visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
-    n_visits = budget().verify_s / visit_s
-    return int(np.clip(n_visits / MIN_VISITS - 2, 1, MAX_FINALISTS))
+    _, verify_s = budget()
+    return int(np.clip(verify_s / visit_s / MIN_VISITS - 2, 1, MAX_FINALISTS))
 
 
 def _confirm_order(candidates: Sequence[OptimizeCandidate]) -> Iterator[OptimizeCandidate]:
@@ -358,4 +346,4 @@ def _simplest_of_best(finalists: Sequence[OptimizeCandidate]) -> OptimizeCandida
     fastest = min(finalists, key=lambda c: ratios[c.setting])
     most = min(ratios[fastest.setting].high + MIN_GAIN, 1 - MIN_GAIN)
     equal = [c for c in finalists if ratios[c.setting].high < most] or [fastest]
-    return min(equal, key=lambda c: (c.n_decided, ratios[c.setting]))
+    return min(equal, key=lambda c: (len(c.decided), ratios[c.setting]))

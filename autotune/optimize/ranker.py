@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.measure.program import Description
-from autotune.optimize.session import OptimizeRequest, Pick
-from common.errors import PipelineError
+from autotune.optimize.session import OptimizeRequest
 from data.graphs.graph import LayoutGraph
 from data.graphs.packing import pack_values
 from data.tree import GraphFile, collection_named
@@ -16,31 +15,20 @@ from ensembles.ranking.program import NamedGraph
 from ensembles.ranking.rank import rank, ranker_for
 
 
-def pick_by(run: Path, request: OptimizeRequest) -> Pick:
-    """Return a function that ranks layouts by the models of a run.
-
-    The function raises a PipelineError if the run has no models for layouts.
-    """
-    if not run.is_dir():
-        raise PipelineError(f"--run {run}: no such folder; expected one of `run`")
-
-    def pick(description: Description, configs: NDArray[Any]) -> NDArray[np.int64]:
-        graph = layout_graph(request.program, description, configs)
-        named = NamedGraph(graph, graph.file.collection)
-        ranked = rank(ranker_for(run, named), named, top=len(configs))
-        return np.asarray(ranked.order, np.int64)
-
-    return pick
-
-
-def layout_graph(program: str, description: Description, configs: NDArray[Any]) -> LayoutGraph:
-    """Return the graph of a program with unmeasured configs.
+def rank_layouts(
+    request: OptimizeRequest, description: Description, configs: NDArray[Any]
+) -> NDArray[np.int64]:
+    """Return the positions (c,) of layouts, sorted by the score of the models of a run.
 
     Args:
         configs: Config features, (c, k, 18).
+
+    Raises:
+        PipelineError: The run has no models for layouts.
     """
-    arrays = description.arrays
-    return LayoutGraph(
+    assert request.run, "only a run ranks"
+    program, arrays = request.program, description.arrays
+    graph = LayoutGraph(
         GraphFile(collection_named("layout:xla:random"), "test", program, Path(program)),
         arrays["node_feat"],
         arrays["node_opcode"],
@@ -50,3 +38,6 @@ def layout_graph(program: str, description: Description, configs: NDArray[Any]) 
         node_config_ids=arrays["node_config_ids"],
         node_splits=arrays["node_splits"],
     )
+    named = NamedGraph(graph, graph.file.collection)
+    ranking = rank(ranker_for(Path(request.run), named), named, top=len(configs))
+    return np.asarray(ranking.order, np.int64)

@@ -4,14 +4,14 @@ Each fresh process has a separate journal, so a call that was killed resumes. c 
 knobs, r rounds.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.collect import program_digest
 from autotune.measure.journal import (
@@ -35,6 +35,7 @@ from autotune.optimize.candidate import (
     compare_rounds,
     pool_processes,
 )
+from autotune.plan import check_choice
 from autotune.programs.catalogue import NO_INPUTS, ProgramInputs
 from autotune.spaces import SPACES, open_program
 from common.errors import OutOfTime, PipelineError, UsageError
@@ -47,9 +48,6 @@ JOURNALS = "journal"
 # A process with fewer rounds is ignored.
 MIN_ROUNDS = 2
 SEARCHES = ("portfolio", "random", "genetic", "ranker", "go")
-
-# Returns positions (c,) of the layouts (c, k, 18) of a program, sorted by score.
-Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -85,17 +83,16 @@ class OptimizeRequest:
             UsageError: A name is unknown, or options do not fit together.
         """
         for space in self.spaces:
-            if space not in SPACES:
-                raise UsageError(f"--space {space}: no such space; known: {', '.join(SPACES)}")
-        if self.search not in SEARCHES:
-            searches = ", ".join(SEARCHES)
-            raise UsageError(f"--search {self.search}: no such search; known: {searches}")
+            check_choice("--space", space, SPACES)
+        check_choice("--search", self.search, SEARCHES)
         spaces = ",".join(self.spaces)
         if self.run and "layouts" not in self.spaces:
             reason = f"models rank only layouts, not {spaces}"
             raise UsageError(f"--run {self.run}: {reason}; expected --space layouts")
         if self.run and self.search not in ("portfolio", "ranker"):
             raise UsageError(f"--run {self.run}: --search {self.search} uses no models; leave out")
+        if self.run and not Path(self.run).is_dir():
+            raise PipelineError(f"--run {self.run}: no such folder; expected one of `run`")
         if self.search == "ranker" and not self.run:
             raise UsageError("--search ranker: expected --run RUN, whose models rank candidates")
         if self.search == "go" and self.spaces != ("options",):
@@ -117,17 +114,14 @@ class OptimizeSession:
     """One call of `optimize`.
 
     Attributes:
-        pick: Ranker of settings, or None.
         worker: The process that screens. It stays open.
     """
 
     request: OptimizeRequest
     out: Path
-    pick: Pick | None
     worker: Session
     description: Description
-    _described: dict[Setting, Decisions] = field(default_factory=dict)
-    _codes: dict[Setting, str] = field(default_factory=dict)
+    _decisions: dict[Setting, Decisions] = field(default_factory=dict)
 
     @property
     def default(self) -> Setting:
@@ -153,17 +147,15 @@ class OptimizeSession:
 
     def describe(self, setting: Setting) -> Decisions:
         """Return the decisions of a setting."""
-        if setting not in self._described:
-            self._described[setting] = self.worker.describe_setting(np.array(setting))
-        return self._described[setting]
+        if setting not in self._decisions:
+            self._decisions[setting] = self.worker.describe_setting(np.array(setting))
+        return self._decisions[setting]
 
     def code(self, setting: Setting) -> str:
         """Return a digest of a setting's code, or the setting itself if it has none."""
-        if setting not in self._codes:
-            self._codes[setting] = repr(setting)
-            with suppress(ConfigFailed):
-                self._codes[setting] = self.worker.code(np.array(setting)) or repr(setting)
-        return self._codes[setting]
+        with suppress(ConfigFailed):
+            return self.worker.code(np.array(setting)) or repr(setting)
+        return repr(setting)
 
     def measure(
         self,
@@ -228,7 +220,7 @@ class OptimizeSession:
             comparisons.setdefault(tuple(journal.settings[2]), []).append(comparison)
         return comparisons
 
-    def with_measurements(
+    def measured(
         self, candidates: Iterable[OptimizeCandidate], verified: Mapping[Setting, Comparison]
     ) -> list[OptimizeCandidate]:
         """Return candidates with all measurements in the journals.
@@ -236,26 +228,22 @@ class OptimizeSession:
         Each batch of processes of any candidate is one more chance of a lucky result. So all
         intervals share 5 % of error.
         """
-        stages = [self.confirming_processes(stage) for stage in (CONFIRM, ON_ALL_CORES)]
-        n_looks = [
-            sum(-(-len(processes) // N_PROCESSES) for processes in by.values()) for by in stages
-        ]
-
-        def measured(candidate: OptimizeCandidate) -> OptimizeCandidate:
-            setting = candidate.setting
-            if setting not in verified and setting not in stages[0]:
-                return candidate
-            alone, together = (
-                pool_processes(by_setting.get(setting, []), looks)
-                for by_setting, looks in zip(stages, n_looks, strict=True)
-            )
-            return replace(
+        pools: list[dict[Setting, Comparison | None]] = []
+        for stage in (CONFIRM, ON_ALL_CORES):
+            by_setting = self.confirming_processes(stage)
+            n_looks = sum(ceil(len(processes) / N_PROCESSES) for processes in by_setting.values())
+            pools.append({key: pool_processes(ran, n_looks) for key, ran in by_setting.items()})
+        alone, together = pools
+        return [
+            replace(
                 candidate,
-                description=self.describe(setting),
-                verified=verified.get(setting),
-                alone=alone,
-                together=together,
+                description=self.describe(candidate.setting),
+                verified=verified.get(candidate.setting),
+                alone=alone.get(candidate.setting),
+                together=together.get(candidate.setting),
                 needs_all_cores=self.needs_all_cores,
             )
-
-        return [measured(candidate) for candidate in candidates]
+            if candidate.setting in verified or candidate.setting in alone
+            else candidate
+            for candidate in candidates
+        ]

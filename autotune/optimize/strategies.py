@@ -58,8 +58,8 @@ def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
     if name == "go":
         return _go_search(session), ["default"]
     guide = None
-    if session.pick and "layouts" in session.description.knobs:
-        guide = partial(_ranked, session)
+    if request.run and "layouts" in session.description.knobs:
+        guide = partial(_rank_settings, session)
     proposals = [] if name == "genetic" else [*_proposals(session, guide)]
     first = np.array([session.default, *(setting for _, setting in proposals)])
     search = genetic_search(space, n_candidates, rng, first=first[:n_candidates], guide=guide)
@@ -88,9 +88,10 @@ def _proposals(session: OptimizeSession, guide: Guide | None) -> Iterator[tuple[
             yield "ranker", setting
 
 
-def _ranked(session: OptimizeSession, settings: Choices) -> Choices:
-    assert session.pick, "only a session with a ranker has a guide"
-    return session.pick(session.description, session.worker.spell(settings))
+def _rank_settings(session: OptimizeSession, settings: Choices) -> Choices:
+    from autotune.optimize.ranker import rank_layouts
+
+    return rank_layouts(session.request, session.description, session.worker.spell(settings))
 
 
 def _one_batch(settings: Choices) -> Search:

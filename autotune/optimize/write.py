@@ -65,12 +65,12 @@ def as_json(result: OptimizeResult) -> dict[str, Any]:
         "source": best and best.source,
         "search": request.search,
         "candidates": {
-            "drawn": result.n_drawn,
+            "drawn": result.screening.n_drawn,
             "tried": len(result.candidates),
             "failed": sum(bool(candidate.failure) for candidate in result.candidates),
             "verified": sum(candidate.verified is not None for candidate in result.candidates),
         },
-        "spaces": list(result.spaces),
+        "spaces": list(result.description.knobs),
         "seed": request.seed,
         "tolerance": TOLERANCE,
         "threads": 1,
@@ -82,17 +82,18 @@ def as_json(result: OptimizeResult) -> dict[str, Any]:
             "processes": together.n_processes,
             "looks": together.n_looks,
         },
-        "environment": dict(result.facts),
+        "environment": dict(result.description.facts),
     }
 
 
 def apply_text(result: OptimizeResult, best: OptimizeCandidate) -> str:
     """Return a Python file with the function and the best setting."""
     program, description, comparison = result.request.program, best.description, best.comparison
+    facts = result.description.facts
     is_of_file, static = is_file(program), result.request.inputs.static
     module, _, name = ("", "", "") if is_of_file else program.partition(":")
     ratio = f"{comparison.ratio.value:.2f} of the default's time"
-    machine = f"one thread on {result.facts.get('cpu')}"
+    machine = f"one thread on {facts.get('cpu')}"
     gain = f"{ratio} by {processes_text(comparison)}, {machine}{all_cores_text(best)}."
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
@@ -104,7 +105,7 @@ def apply_text(result: OptimizeResult, best: OptimizeCandidate) -> str:
         static_keyword=f"static_argnums={static}, " if static else "",
         options=pformat(description.decisions.get("options", {})),
         flags=xla_flags(best),
-        arguments=shorten(result.facts.get("arguments", "?"), MAX_SHAPES, placeholder=" …"),
+        arguments=shorten(facts.get("arguments", "?"), MAX_SHAPES, placeholder=" …"),
     )
 
 
@@ -141,9 +142,9 @@ def ratio_text(ratio: Ratio) -> str:
 
 def tried_text(result: OptimizeResult) -> str:
     """Return the number of candidates, and the reason why there are no more."""
-    tried, drawn = len(result.candidates), result.n_drawn
+    tried, drawn = len(result.candidates), result.screening.n_drawn
     equal = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
-    why = "no more are new" if result.is_over else "no time for more"
+    why = "no more are new" if result.screening.is_over else "no time for more"
     over = f"; {why}" * (drawn < result.request.n_candidates)
     if not over and all(c.source != SEARCH for c in result.candidates):
         over = "; so few leave no room for the search"

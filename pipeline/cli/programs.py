@@ -173,12 +173,7 @@ def optimize(
         search=search,
         inputs=ProgramInputs(tuple(static or ()), arguments, seed or 0),
     )
-    pick = None
-    if run is not None:
-        from autotune.optimize.ranker import pick_by
-
-        pick = pick_by(run, request)
-    result = choose(request, out, minutes=minutes, pick=pick)
+    result = choose(request, out, minutes=minutes)
     content = write.write_result(result, out)
     if json:
         print_json(content)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from autotune.collect import collect_graph
 from autotune.optimize.candidate import Comparison, OptimizeCandidate, Ratio
-from autotune.optimize.optimize import OptimizeResult
+from autotune.optimize.optimize import OptimizeResult, Screening
 from autotune.optimize.session import OptimizeRequest
 from autotune.optimize.write import write_result
 from autotune.plan import CollectRequest
@@ -239,11 +239,11 @@ def result_of(name: str, inputs: ProgramInputs, program: DecidedProgram) -> Opti
     """A result in which the last option of each knob is faster."""
     setting, ratio = last_setting(program), Ratio(0.5, 0.49, 0.51)
     measured = Comparison(ratio, Ratio(1.0, 0.99, 1.01), 4, 40, 1.0)
-    described, facts = program.describe_setting(setting), program.describe().facts
-    key = tuple(setting.tolist())
-    best = OptimizeCandidate(key, "menu", 0.5, "", described, measured, measured, measured)
+    decisions, key = program.describe_setting(setting), tuple(setting.tolist())
+    best = OptimizeCandidate(key, "menu", 0.5, "", decisions, measured, measured, measured)
     request = OptimizeRequest(name, SPACES, inputs=inputs)
-    return OptimizeResult(request, SPACES, facts, [best], 1, True, measured, described)
+    screening = Screening([best], 1, 1e6, is_over=True)
+    return OptimizeResult(request, program.describe(), screening, [best], measured, decisions)
 
 
 APPLIED = """

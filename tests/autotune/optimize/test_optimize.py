@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.measure.journal import whole_rounds
-from autotune.measure.program import Description
 from autotune.optimize.candidate import N_PROCESSES, Setting, Status, pool_ratios
 from autotune.optimize.optimize import OptimizeResult, optimize
 from autotune.optimize.session import OptimizeSession
@@ -94,14 +93,14 @@ def test_killed_screening_resumes_with_the_visits_that_it_has(
     whole: tuple[Path, OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate(monkeypatch, lambda setting, number: 0.6)
-    known = (whole[0] / "journal" / "screen.jsonl").read_bytes()
-    cut = tmp_path / "journal" / "screen.jsonl"
-    cut.parent.mkdir()
-    cut.write_bytes(known[: len(known) // 2])  # in the middle of a line
-    n_known = known[: len(known) // 2].count(b"\n")
+    content = (whole[0] / "journal" / "screen.jsonl").read_bytes()
+    journal = tmp_path / "journal" / "screen.jsonl"
+    journal.parent.mkdir()
+    journal.write_bytes(content[: len(content) // 2])  # in the middle of a line
+    n_whole = journal.read_bytes().count(b"\n")
     assert optimize(REQUEST, tmp_path).is_faster
-    kept = cut.read_bytes().splitlines()
-    assert kept[:n_known] == known.splitlines()[:n_known] and len(kept) > n_known
+    lines = journal.read_bytes().splitlines()
+    assert lines[:n_whole] == content.splitlines()[:n_whole] and len(lines) > n_whole
 
 
 def simulate(
@@ -176,20 +175,21 @@ def test_figures_pool_all_processes_and_a_repeated_call_keeps_them(
     whole: tuple[Path, OptimizeResult], tmp_path: Path
 ) -> None:
     out, first = without(whole, tmp_path, "none"), whole[1].measured
-    known = {path: path.read_bytes() for path in (out / "journal").glob("*.jsonl")}
-    of_one = sorted(path for path in known if path.name.startswith("confirm"))
-    assert len(of_one) == N_PROCESSES == first.n_processes and first.n_rounds >= REQUEST.n_rounds
-    assert first.ratio == pytest.approx(pool_ratios(ratios_of(of_one)))
-    assert first.same == pytest.approx(pool_ratios(ratios_of(of_one, config=1)))
+    before = {path: path.read_bytes() for path in (out / "journal").glob("*.jsonl")}
+    processes = sorted(path for path in before if path.name.startswith("confirm"))
+    assert len(processes) == N_PROCESSES == first.n_processes
+    assert first.n_rounds >= REQUEST.n_rounds
+    assert first.ratio == pytest.approx(pool_ratios(ratios_of(processes)))
+    assert first.same == pytest.approx(pool_ratios(ratios_of(processes, config=1)))
     assert optimize(REQUEST, out).measured == first
-    assert {path: path.read_bytes() for path in (out / "journal").glob("*.jsonl")} == known
-    for other, difference in (
+    assert {path: path.read_bytes() for path in (out / "journal").glob("*.jsonl")} == before
+    for request, difference in (
         (replace(REQUEST, seed=1), "seed 0, not 1"),
-        (replace(REQUEST, run="r"), "run"),
+        (replace(REQUEST, run=str(out)), "run"),
         (replace(REQUEST, search="random"), "search portfolio, not random"),
     ):
         with pytest.raises(UsageError, match=f"was begun with {difference}"):
-            optimize(other, out)
+            optimize(request, out)
 
 
 def test_undecided_candidate_gets_more_processes_and_its_interval_is_corrected(
@@ -232,28 +232,27 @@ def test_program_that_changes_between_processes_is_refused(tmp_path: Path) -> No
 def test_portfolio_tries_the_menu_and_the_picks_of_a_ranker_that_guides_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    shapes = []
 
-    def pick(description: Description, configs: NDArray[np.int8]) -> NDArray[np.int64]:
-        seen.append(configs.shape)
+    def rank(_: object, __: object, configs: NDArray[np.int8]) -> NDArray[np.int64]:
+        shapes.append(configs.shape)
         return np.argsort(-4 * configs[:, 0, 6] - configs[:, 1, 6], kind="stable")
 
+    monkeypatch.setattr("autotune.optimize.ranker.rank_layouts", rank)
     monkeypatch.setattr("autotune.optimize.strategies.N_PICKS", 2)
     simulate(monkeypatch, lambda setting, number: 0.6)
-    request = spin_request(
-        SpinSource(is_reversed=True, usual=(0, 2)), n_candidates=6, run="runs/mine"
-    )
-    result = optimize(request, tmp_path / "portfolio", pick=pick)
+    spin = SpinSource(is_reversed=True, usual=(0, 2))
+    request = spin_request(spin, n_candidates=6, run=str(tmp_path))
+    result = optimize(request, tmp_path / "portfolio")
     first = [((0, 0), "default"), ((0, 2), "menu"), ((3, 3), "ranker"), ((3, 2), "ranker")]
     assert [(c.setting, c.source) for c in result.candidates[:4]] == first
-    assert {c.setting for c in result.candidates if c.source == "search"} <= {
-        *((3, 1), (3, 0), (2, 3))
-    }
-    assert seen[0] == (16, 2, 18) and len(seen) == 2  # the second are new children
-    fewer = optimize(replace(request, n_candidates=3), tmp_path / "portfolio", pick=pick)
+    bred = {c.setting for c in result.candidates if c.source == "search"}
+    assert bred <= {(3, 1), (3, 0), (2, 3)}
+    assert shapes[0] == (16, 2, 18) and len(shapes) == 2  # the second are new children
+    fewer = optimize(replace(request, n_candidates=3), tmp_path / "portfolio")
     assert [(c.setting, c.source) for c in fewer.candidates[:4]] == first
-    ranked = optimize(replace(request, search="ranker"), tmp_path / "ranker", pick=pick)
-    assert [(c.setting, c.source) for c in ranked.candidates[:3]] == [first[0], *first[2:]]
+    ranker = optimize(replace(request, search="ranker"), tmp_path / "ranker")
+    assert [(c.setting, c.source) for c in ranker.candidates[:3]] == [first[0], *first[2:]]
 
 
 @pytest.mark.parametrize("search", ["random", "genetic", "go"])
@@ -277,12 +276,12 @@ def test_searches_propose_distinct_settings_and_resume(
     ("options", "code", "line"),
     [
         (("nonsense",), 1, "program 'nonsense': not in the catalogue"),
-        (("mlp_b16", "--space", "nonsense"), 2, "--space nonsense: no such space; known: options"),
-        (("mlp_b16", "--search", "best"), 2, "--search best: no such search; known: portfolio, ra"),
+        (("mlp_b16", "--space", "tiles"), 2, "--space tiles: no such value; known: options, la"),
+        (("mlp_b16", "--search", "best"), 2, "--search best: no such value; known: portfolio, ra"),
         (("mlp_b16", "--search", "ranker"), 2, "--search ranker: expected --run RUN"),
         (("mlp_b16", "--search", "go", "--space", "fusion"), 2, "go: decides options, not fusion;"),
         (("mlp_b16", "--run", "r"), 2, "models rank only layouts, not options"),
-        (("mlp_b16", "--space", "tiles"), 2, "--space tiles: no such space; known: options, la"),
+        (("mlp_b16", "--space", "layouts", "--run", "no"), 1, "no: no such folder; expected one"),
     ],
 )
 def test_refusal_is_one_line_and_leaves_no_folder(
@@ -299,7 +298,7 @@ def test_space_without_decisions_is_reported_and_the_others_are_searched(
 ) -> None:
     caplog.set_level("INFO")
     result = optimize(spin_request(spaces=("layouts", "fusion"), n_candidates=2), tmp_path)
-    assert result.spaces == ("layouts",)
+    assert list(result.description.knobs) == ["layouts"]
     assert (
         "fusion: mine:step has no result that could be kept apart; continues with layouts"
         in caplog.text
