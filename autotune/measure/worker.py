@@ -13,10 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,7 +35,7 @@ from autotune.measure.timing import (
     time_visit,
 )
 from common.errors import PipelineError, UsageError
-from common.progress import log, seconds_left
+from common.progress import seconds_left
 from data.hlo.choices import Choices
 from data.hlo.parse import HOW_TO_INSTALL
 
@@ -51,10 +50,6 @@ PR_SET_PDEATHSIG = 1
 # Opening a program may take 600 s. With less time left it still may take 60 s.
 OPEN_TIMEOUT_S, MIN_OPEN_S = 600.0, 60.0
 KILL_WAIT_S = 10.0
-LOAD_SAMPLE_S = 0.2
-PROC_STAT = Path("/proc/stat")
-# Workers start often, and the note is the same each time.
-log_once = cache(log.info)
 
 
 class _Server:
@@ -155,17 +150,21 @@ def _cpu_model() -> str:
 
 
 def main() -> None:
-    """Serve requests. The arguments of the process are a socket number and, optionally, a core.
+    """Serve requests. The arguments are the number of a socket, and "one" or "all" cores.
 
-    The process is pinned to the core before it imports jax, because jax counts the cores once.
     The parent handles Ctrl-C: in the worker it would look like a crash of the config.
     """
+    socket, cores = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if len(sys.argv) > 2:
-        os.sched_setaffinity(0, {int(sys.argv[2])})
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    serve(Connection(int(sys.argv[1])))
+        system = ctypes.CDLL(None)
+        system.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The kernel starts a process on an idle core. It stays there, and jax counts one core. A
+        # sandbox may forbid this.
+        with suppress(OSError, ValueError):
+            if cores == "one":
+                os.sched_setaffinity(0, {system.sched_getcpu()})
+    serve(Connection(int(socket)))
 
 
 class ProgramFailed(PipelineError):  # noqa: N818
@@ -180,7 +179,7 @@ class Session(AbstractContextManager["Session"]):
     """A worker process with one open program. Use it as a context manager.
 
     After a crash or a hang the next request starts a fresh process and opens the program again.
-    The process is pinned to the core that was idlest when the process started.
+    On Linux, the process stays on the core on which it started.
 
     Args:
         open_measurable: Function that opens the program in the worker. It must be picklable.
@@ -204,12 +203,7 @@ class Session(AbstractContextManager["Session"]):
         self.stop()
 
     def describe(self, *, timeout_s: float = OPEN_TIMEOUT_S) -> Description:
-        """Open the program and return the parts that do not depend on a setting.
-
-        Raises:
-            UsageError: The program has no knobs in the requested spaces.
-            ProgramFailed: The program cannot be opened.
-        """
+        """Open the program and return the parts that do not depend on a setting."""
         self.stop()
         self._start()
         description: Description = self._ask(
@@ -227,12 +221,7 @@ class Session(AbstractContextManager["Session"]):
         return decisions
 
     def code(self, setting: Choices) -> str:
-        """Compile one setting (g,) and return the digest of its machine code.
-
-        Raises:
-            ConfigFailed: The compiler rejected the setting, crashed or hung.
-            ProgramFailed: The program cannot be opened.
-        """
+        """Compile one setting (g,) and return the digest of its machine code."""
         return str(self._ask("code", setting, self._timeout_s, ConfigFailed))
 
     def visit(self, setting: Choices) -> Visit:
@@ -240,7 +229,6 @@ class Session(AbstractContextManager["Session"]):
 
         Raises:
             ConfigFailed: The setting was rejected, crashed, or reached the time limit.
-            ProgramFailed: The program cannot be opened again.
         """
         visit: Visit = self._ask("visit", setting, self._timeout_s, ConfigFailed)
         return visit
@@ -248,12 +236,11 @@ class Session(AbstractContextManager["Session"]):
     def _start(self) -> None:
         self._connection, theirs = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in stop)
-        core = None if self._on_all_cores else idlest_core()
+        cores = "all" if self._on_all_cores else "one"
         # With `-m` the classes would be of the module __main__, and could not be sent back.
         start = "from autotune.measure.worker import main; main()"
-        command = [sys.executable, "-c", start, str(theirs.fileno())]
         self._process = subprocess.Popen(  # noqa: S603
-            command if core is None else [*command, str(core)],
+            [sys.executable, "-c", start, str(theirs.fileno()), cores],
             pass_fds=(theirs.fileno(),),
             env=_worker_environment(on_all_cores=self._on_all_cores),
             stdin=subprocess.DEVNULL,
@@ -317,28 +304,3 @@ def _worker_environment(*, on_all_cores: bool) -> dict[str, str]:
     one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     flags = f"{os.environ.get('XLA_FLAGS', '')} {one_thread}".strip()
     return {**environment, "XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"}
-
-
-def idlest_core() -> int | None:
-    """Return the core with the most idle time in 0.2 s. None if a process cannot be pinned."""
-    try:
-        cores = os.sched_getaffinity(0)
-        # This changes nothing, but raises an error if a sandbox forbids it.
-        os.sched_setaffinity(0, cores)
-    # Only Linux has these functions: elsewhere this is an AttributeError.
-    except (AttributeError, OSError):
-        log_once("note: this system cannot pin a process to one core; expect noisier runtimes")
-        return None
-    before = _idle_ticks()
-    time.sleep(LOAD_SAMPLE_S if before else 0.0)
-    after = _idle_ticks()
-    return max(sorted(cores), key=lambda core: after.get(core, 0) - before.get(core, 0))
-
-
-def _idle_ticks() -> dict[int, int]:
-    """Return the idle time of each core. Empty if the system hides it."""
-    text = ""
-    with suppress(OSError):
-        text = PROC_STAT.read_text()
-    rows = re.findall(r"^cpu(\d+) \d+ \d+ \d+ (\d+)", text, re.M)
-    return {int(core): int(ticks) for core, ticks in rows}

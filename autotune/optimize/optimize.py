@@ -83,13 +83,11 @@ class Screening(NamedTuple):
     Attributes:
         candidates: Distinct candidates, the default first.
         default_ns: The default's shortest runtime in ns.
-        is_over: True if the search ended before its time did.
     """
 
     candidates: list[OptimizeCandidate]
     n_drawn: int
     default_ns: float
-    is_over: bool
 
 
 @dataclass(frozen=True)
@@ -179,28 +177,32 @@ def screen(session: OptimizeSession, needed_s: float) -> Screening:
     """Visit candidates once, and the fastest several times."""
     request = session.request
     log.info(f"screen: up to {request.n_candidates} candidates")
-    journal, is_over = session.journal("screen"), False
+    journal = session.journal("screen")
     visitor = Visitor(session.worker, journal, label=request.program, total=request.n_candidates)
     sources = ["default"]
     # All ratios need the default, so it may take all the time that is left.
     with suppress(OutOfTime):
         visitor.visit(0, SEARCH_ROUND, np.array(session.default))
     screen_s, _ = budget(needed_s)
-    with suppress(OutOfTime), time_limit(screen_s / 60):
-        search, sources = search_for(session)
-        run_search(visitor, search)
-        fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_REVISITED]
-        configs = sorted({0, *(config for config, _ in fastest)})
-        rng = generator(request.seed, "revisit", request.program)
-        for turn in range(1, 1 + REVISIT_ROUNDS):
-            for config in rng.permutation(configs).tolist():
-                visitor.visit(config, turn, np.array(journal.settings[config]))
-        is_over = True
-    if not is_over:
+    try:
+        with time_limit(screen_s / 60):
+            search, sources = search_for(session)
+            run_search(visitor, search)
+            _visit_fastest_again(session, visitor, journal)
+    except OutOfTime:
         log.info("the time for screening is over")
     default_ns = _default_ns(request.program, journal)
     candidates = _distinct_settings(journal, sources, default_ns)
-    return Screening(candidates, len(journal.settings), default_ns, is_over)
+    return Screening(candidates, len(journal.settings), default_ns)
+
+
+def _visit_fastest_again(session: OptimizeSession, visitor: Visitor, journal: Journal) -> None:
+    fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_REVISITED]
+    configs = sorted({0, *(config for config, _ in fastest)})
+    rng = generator(session.request.seed, "revisit", session.request.program)
+    for turn in range(1, 1 + REVISIT_ROUNDS):
+        for config in rng.permutation(configs).tolist():
+            visitor.visit(config, turn, np.array(journal.settings[config]))
 
 
 def _default_ns(program: str, journal: Journal) -> int:

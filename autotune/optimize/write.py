@@ -19,7 +19,6 @@ from autotune.optimize.candidate import (
     setting_text,
 )
 from autotune.optimize.optimize import OptimizeResult
-from autotune.optimize.strategies import SEARCH
 from autotune.programs.catalogue import is_file
 from autotune.same_outputs import TOLERANCE
 from common.files import write_bytes, write_text
@@ -140,17 +139,6 @@ def ratio_text(ratio: Ratio) -> str:
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
-def tried_text(result: OptimizeResult) -> str:
-    """Return the number of candidates, and the reason why there are no more."""
-    tried, drawn = len(result.candidates), result.screening.n_drawn
-    equal = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
-    why = "no more are new" if result.screening.is_over else "no time for more"
-    over = f"; {why}" * (drawn < result.request.n_candidates)
-    if not over and all(c.source != SEARCH for c in result.candidates):
-        over = "; so few leave no room for the search"
-    return f"{tried} candidates{equal}{over}"
-
-
 def summary_lines(result: OptimizeResult, out: Path) -> Iterator[str]:
     """Yield the lines that `optimize` prints below the table of finalists."""
     default, best = f"{result.measured.default_ms:.3f} ms", result.best
@@ -168,9 +156,11 @@ def summary_lines(result: OptimizeResult, out: Path) -> Iterator[str]:
         yield f"confirmed   {ratio}, {_evidence_text(candidate)} ({decisions})"
     itself = f"the default ({setting_text(result.default_description)}) over itself"
     yield f"itself      {ratio_text(result.measured.same)}: {itself}"
+    n_tried, n_drawn = len(result.candidates), result.screening.n_drawn
+    equal = f" of {n_drawn} that were drawn, the others equal to one of them"
     reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
-    yield f"tried       {tried_text(result)}{failed}"
+    yield f"tried       {n_tried} candidates{equal * (n_tried < n_drawn)}{failed}"
     if best and result.is_faster:
         yield f"use         {out / APPLY}"
         if best.description.decisions.keys() == {"options"}:

@@ -242,7 +242,7 @@ def result_of(name: str, inputs: ProgramInputs, program: DecidedProgram) -> Opti
     decisions, key = program.describe_setting(setting), tuple(setting.tolist())
     best = OptimizeCandidate(key, "menu", 0.5, "", decisions, measured, measured, measured)
     request = OptimizeRequest(name, SPACES, inputs=inputs)
-    screening = Screening([best], 1, 1e6, is_over=True)
+    screening = Screening([best], 1, 1e6)
     return OptimizeResult(request, program.describe(), screening, [best], measured, decisions)
 
 

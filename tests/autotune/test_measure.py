@@ -1,6 +1,5 @@
 """Searches, clocks, visits, figures, and a worker process that may crash or hang."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
-from autotune.measure import worker as worker_module
 from autotune.measure.search import genetic_search, random_search
 from autotune.measure.timing import (
     MAX_RUNS,
@@ -25,10 +23,9 @@ from autotune.measure.timing import (
     figures,
     time_visit,
 )
-from autotune.measure.worker import Session, one_line, open_device
+from autotune.measure.worker import one_line, open_device
 from common.errors import PipelineError
 from data.hlo.choices import Space, draw_choices
-from tests.autotune.fakes import SpinSource
 
 N_OPTIONS = np.array([3, 3, 3, 5, 2, 2, 1, 4])
 GROUPS = np.array([7, 7, 7, 1, 2, 2, 3, 4])
@@ -103,37 +100,19 @@ def test_an_error_is_one_line_without_frames() -> None:
     assert len(one_line("word " * 200)) <= 400
 
 
-@pytest.mark.parametrize("missing", ["sched_setaffinity", "permission"])
-def test_where_nothing_can_be_pinned_one_line_says_so(
-    missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def forbidden(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    caplog.set_level("INFO")
-    worker_module.log_once.cache_clear()
-    if missing == "permission":
-        monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
-    else:
-        monkeypatch.delattr(os, missing, raising=False)
-    for _ in range(2):
-        with Session(SpinSource(), timeout_s=5) as worker:
-            assert worker.visit(np.array([0, 0])).runtime_ns > 0
-    [line] = caplog.messages
-    assert line.startswith("note: this system cannot pin a process to one core")
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="uses prctl and /proc")
-def test_the_worker_ends_when_its_parent_is_killed() -> None:
+def test_worker_has_one_core_and_ends_when_its_parent_is_killed() -> None:
     code = (
-        "import time; from autotune.measure.worker import Session\n"
+        "import os, time; from autotune.measure.worker import Session\n"
         "from tests.autotune.fakes import SpinSource\n"
         "session = Session(SpinSource(), timeout_s=5); session.describe()\n"
-        "print(session._process.pid, flush=True); time.sleep(60)"
+        "worker = session._process.pid\n"
+        "print(worker, len(os.sched_getaffinity(worker)), flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    worker = int(parent.stdout.readline())
+    worker, n_cores = map(int, parent.stdout.readline().split())
+    assert n_cores == 1
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
