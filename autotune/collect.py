@@ -94,12 +94,6 @@ def collect_graphs(
 
     Args:
         remeasure: As of `collect_graph`.
-
-    Returns:
-        The graphs that are done, in the order of `requests`.
-
-    Raises:
-        UsageError: A graph was measured with other options, or another process writes to `out`.
     """
     outcomes: list[Outcome] = []
     n, n_failed = len(requests), 0
@@ -132,7 +126,6 @@ def collect_graph(request: CollectRequest, out: Path, *, remeasure: bool = False
 
     Raises:
         OutOfTime: The time is over. The same call resumes.
-        UsageError: The graph was measured with other options, or with more rounds.
         ProgramFailed: The program cannot be opened, or none of its configs runs.
     """
     manifest = read_manifest(out)

@@ -58,11 +58,7 @@ class CollectRequest:
     inputs: ProgramInputs = NO_INPUTS
 
     def __post_init__(self) -> None:
-        """Check the values and find the program.
-
-        Raises:
-            UsageError: There is no such kind, search, split or device.
-        """
+        """Check the values and find the program."""
         check_choice("--kind", self.kind, SPACES)
         check_choice("--search", self.search, SEARCHES)
         check_choice("--split", self.split, SPLITS)
@@ -156,11 +152,7 @@ def check_choice(option: str, value: str, names: Names[str]) -> None:
 
 
 def is_done(manifest: Manifest, request: CollectRequest, out: Path) -> bool:
-    """Return whether a graph was measured or left out. A request with more rounds is not done.
-
-    Raises:
-        UsageError: The graph was measured with other options.
-    """
+    """Return whether a graph was measured or left out. A request with more rounds is not done."""
     entries = {**manifest["graphs"], **manifest["left_out"]}
     if request.submission_id not in entries:
         return False
@@ -175,11 +167,7 @@ def is_done(manifest: Manifest, request: CollectRequest, out: Path) -> bool:
 
 
 def check_family(manifest: Manifest, request: CollectRequest) -> None:
-    """Check that a family is in one split. Otherwise scores would be too good.
-
-    Raises:
-        UsageError: Another split has a graph of the family.
-    """
+    """Check that a family is in one split. Otherwise scores would be too good."""
     family = request.source.family
     for submission_id, entry in manifest["graphs"].items():
         kind, split = submission_id.split(":")[0], entry["split"]

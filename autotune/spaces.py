@@ -26,13 +26,11 @@ from autotune.measure.worker import one_line, open_device
 from autotune.programs.catalogue import NO_INPUTS, ProgramInputs, ProgramSource
 from autotune.programs.compiled import (
     code_of,
-    digest_of,
     dump_module,
     export_flat,
+    facts_of,
     lower_program,
-    shapes_of,
     share_finite,
-    values_digest,
     with_module,
 )
 from autotune.programs.files import load_program
@@ -77,9 +75,6 @@ def open_program(
         program: Name in the catalogue, "module:function", FILE or FILE#MODULE.
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
         has_checks: Whether settings are rejected if their outputs differ from the default's.
-
-    Raises:
-        UsageError: The program has no knobs in these spaces.
     """
     facts = open_device(device)
     opened = DecidedProgram(load_program(program, inputs), spaces, facts)
@@ -93,11 +88,9 @@ def why_without(program: str, spaces: Sequence[str]) -> str:
 
 
 class DecidedProgram:
-    """A function with the knobs of some spaces.
+    """A function with the knobs of some spaces. Spaces without knobs are left out.
 
     Args:
-        source: The function. It is compiled once.
-        spaces: Names of the spaces. Spaces without knobs are left out.
         facts: Facts of the device for the description.
 
     Raises:
@@ -115,7 +108,8 @@ class DecidedProgram:
         # Layouts and fusion edit this module. The one of a file has its names and its order.
         self.message = source.module() if source.module else dump_module(self.name, self._lowered)
         self._redraw_arguments(source)
-        self._facts = {**(facts or {}), **self._digests()}
+        arguments_facts = facts_of(self._lowered, self._arguments, has_values=self._is_file)
+        self._facts = {**(facts or {}), **arguments_facts}
         self._fusible, self.nodes = fusible(self.message), configurable_nodes(self.message)
         self.options = [node_options(node) for node in self.nodes]
         knobs = self._all_knobs()
@@ -133,10 +127,6 @@ class DecidedProgram:
             redrawn = jax.device_put(source.redraw())
             if share_finite(self._default(*redrawn)) > share:
                 self._arguments = redrawn
-
-    def _digests(self) -> dict[str, str]:
-        digests = {"function": digest_of(self._lowered), "arguments": shapes_of(self._arguments)}
-        return digests | ({"values": values_digest(self._arguments)} if self._is_file else {})
 
     def _all_knobs(self) -> dict[str, Knobs]:
         whole_program = np.full(len(N_OPTIONS), WHOLE_PROGRAM)
@@ -166,13 +156,10 @@ class DecidedProgram:
         return self._description
 
     def spell(self, settings: Choices) -> NDArray[Any]:
-        """Return config features as the dataset has them, for the first of three spaces.
+        """Return config features of settings (c, g), for the first of three spaces.
 
         Layouts come first, (c, k, 18). Fusion comes second, (c, k, 18): the first value of a node
         is 0 if the node has a barrier. Options come last, (c, 24): the option of each knob.
-
-        Args:
-            settings: Options of the knobs, (c, g).
         """
         parts = self._parts(settings)
         if "layouts" in parts:
@@ -213,13 +200,6 @@ class DecidedProgram:
     def _signature(self) -> Any:
         return export_flat(self.name, self._function, self._arguments)
 
-    @cached_property
-    def _artifact(self) -> bytes:
-        return self._artifact_of(self.message.SerializeToString())
-
-    def _artifact_of(self, module: bytes) -> bytes:
-        return bytes(with_module(self.name, self._signature, module).serialize())
-
     def _compile(self, lowered: Any, options: Options) -> Any:
         try:
             return lowered.compile(compiler_options=dict(options))
@@ -230,9 +210,10 @@ class DecidedProgram:
     def describe_setting(self, setting: Choices) -> Decisions:
         """Return the decisions of one setting (g,). Nodes have the names of their instructions."""
         decisions, module = self._decide(setting)
-        if module is not None:
-            return Decisions(decisions, self._artifact_of(module))
-        return Decisions(decisions, self._artifact if self._is_file else None)
+        if module is None and not self._is_file:
+            return Decisions(decisions)
+        module = module or self.message.SerializeToString()
+        return Decisions(decisions, with_module(self.name, self._signature, module).serialize())
 
     def _decide(self, setting: Choices) -> tuple[dict[str, Any], bytes | None]:
         """Return the decisions of a setting, and its edited HLO module if there is one."""

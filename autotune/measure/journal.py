@@ -76,9 +76,6 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
 
     Args:
         header: Description of the measurement, the first line of the file.
-
-    Raises:
-        UsageError: The journal is of another measurement.
     """
     try:
         content = path.read_bytes() if path.is_file() else b""
@@ -150,9 +147,6 @@ class Visitor:
 
     def visit(self, config: int, turn: int, setting: Choices) -> float:
         """Return the runtime of a config in a round, in ns. inf if it fails or has failed.
-
-        Args:
-            setting: Option of each knob, (g,).
 
         Raises:
             OutOfTime: The time is over.

@@ -146,10 +146,6 @@ def optimize(request: OptimizeRequest, out: Path, *, minutes: float = 10.0) -> O
     Args:
         out: Folder of the journals. The same call resumes, also with other `n_candidates`.
         minutes: Time limit. The search gets the time that verifying and confirming leave.
-
-    Raises:
-        UsageError: `out` has the journals of another call, or no space has knobs.
-        ProgramFailed: The program cannot be opened, or its default does not run.
     """
     with time_limit(minutes), request.start_worker() as worker:
         start = time.monotonic()

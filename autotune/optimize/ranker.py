@@ -22,9 +22,6 @@ def rank_layouts(
 
     Args:
         configs: Config features, (c, k, 18).
-
-    Raises:
-        PipelineError: The run has no models for layouts.
     """
     assert request.run, "only a run ranks"
     program, arrays = request.program, description.arrays

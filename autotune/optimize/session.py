@@ -77,11 +77,7 @@ class OptimizeRequest:
     inputs: ProgramInputs = NO_INPUTS
 
     def __post_init__(self) -> None:
-        """Check names and their combination.
-
-        Raises:
-            UsageError: A name is unknown, or options do not fit together.
-        """
+        """Check names and their combination."""
         for space in self.spaces:
             check_choice("--space", space, SPACES)
         check_choice("--search", self.search, SEARCHES)
@@ -158,11 +154,7 @@ class OptimizeSession:
         return repr(setting)
 
     def measure(
-        self,
-        name: str,
-        settings: Choices,
-        n_rounds: tuple[int, int],
-        share_s: float,
+        self, name: str, settings: Choices, n_rounds: tuple[int, int], share_s: float
     ) -> tuple[list[int], Times]:
         """Visit the default, the default again and other settings in a fresh process.
 
@@ -171,13 +163,10 @@ class OptimizeSession:
             settings: Settings (c, g). The first two are the default.
             n_rounds: Minimum and maximum number of rounds.
             share_s: Seconds that it may take. The minimum of rounds may take more.
-
-        Returns:
-            As `whole_rounds`.
         """
         journal, request = self.journal(name), self.request
         earlier = whole_rounds(journal, len(settings))
-        if len(earlier[1]) >= n_rounds[1]:
+        if len(earlier[1]) >= n_rounds[1] or out_of_time():
             return earlier
         label, rest_s = f"{request.program}: {name}", seconds_left() - share_s
         if self.description.facts["platform"] != "cpu":
@@ -186,8 +175,12 @@ class OptimizeSession:
         with request.start_worker(on_all_cores=name.startswith(ON_ALL_CORES)) as fresh:
             visitor = Visitor(fresh, journal, label=label, total=len(settings) * n_rounds[1])
             rng = generator(request.seed, name, request.program)
+            if fresh.describe().facts["function"] != self.description.facts["function"]:
+                raise PipelineError(
+                    f"{request.program}: is another program when it is traced again; expected the "
+                    "same each time: random numbers only from arguments, and no edit meanwhile"
+                )
             with suppress(OutOfTime):
-                self._open_again(fresh)
                 run_rounds(visitor, settings, n_rounds=n_rounds[0], rng=rng)
                 with time_limit((seconds_left() - rest_s) / 60):
                     run_rounds(visitor, settings, n_rounds=n_rounds[1], rng=rng)
@@ -195,15 +188,6 @@ class OptimizeSession:
             reason = next(iter(journal.failed.values()))
             raise PipelineError(f"{label}: the default failed: {reason}")
         return whole_rounds(journal, len(settings))
-
-    def _open_again(self, fresh: Session) -> None:
-        if out_of_time():
-            raise OutOfTime(self.request.program)
-        if fresh.describe().facts["function"] != self.description.facts["function"]:
-            raise PipelineError(
-                f"{self.request.program}: is another program when it is traced again; expected the "
-                "same each time: random numbers only from arguments, and no edit meanwhile"
-            )
 
     def confirming_processes(self, stage: str) -> dict[Setting, list[Comparison]]:
         """Return the comparisons of the processes of a stage that had enough time, by setting."""

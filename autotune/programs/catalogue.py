@@ -131,11 +131,7 @@ def named_object(name: str) -> Any:
 
 
 def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
-    """Return a user's function "module:function".
-
-    Raises:
-        UsageError: The object is no function.
-    """
+    """Return a user's function "module:function"."""
     function = named_object(name)
     if not callable(function):
         raise UsageError(f"--program {name}: is a {type(function).__name__}; expected a function")
@@ -176,11 +172,7 @@ def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
 def bind_static(
     function: Callable[..., object], arguments: tuple[object, ...], static: tuple[int, ...]
 ) -> tuple[Callable[..., object], tuple[object, ...]]:
-    """Return a function of the other arguments, and these arguments.
-
-    Raises:
-        UsageError: There is no such argument, or `jax.jit` cannot hash it.
-    """
+    """Return a function of the other arguments, and these arguments."""
     for place in static:
         if not 0 <= place < len(arguments):
             raise UsageError(f"--static {place}: expected 0 to {len(arguments) - 1}")

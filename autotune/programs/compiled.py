@@ -90,26 +90,24 @@ def _read_dump(name: str, folder: Path) -> Any:
     return message_class("HloProto").FromString(largest.read_bytes()).hlo_module
 
 
-def digest_of(lowered: Any) -> str:
-    """Return a digest of a `jax.stages.Lowered`, 16 hex digits."""
-    return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
+def facts_of(lowered: Any, arguments: Any, *, has_values: bool) -> dict[str, str]:
+    """Return the digest of a `jax.stages.Lowered`, and types and shapes of its arguments.
 
-
-def values_digest(arguments: Any) -> str:
-    """Return a digest of the values of arguments, 16 hex digits."""
+    Args:
+        has_values: Whether the facts include a digest of the arguments' values.
+    """
     import jax
 
-    digest = hashlib.blake2b(digest_size=8)
-    for leaf in jax.tree.leaves(arguments):
-        digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()
-
-
-def shapes_of(arguments: Any) -> str:
-    """Return types and shapes of arguments, for example "float32[4,2], int32[]"."""
-    import jax
-
-    return ", ".join(jax.typeof(leaf).str_short() for leaf in jax.tree.leaves(arguments))
+    leaves = jax.tree.leaves(arguments)
+    facts = {
+        "function": hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest(),
+        # For example "float32[4,2], int32[]".
+        "arguments": ", ".join(jax.typeof(leaf).str_short() for leaf in leaves),
+    }
+    if has_values:
+        values = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
+        facts["values"] = hashlib.blake2b(values, digest_size=8).hexdigest()
+    return facts
 
 
 def code_of(executable: Any) -> str:
@@ -144,11 +142,8 @@ def raw(leaf: Any) -> Any:
     """Return an argument as an array. A typed key of jax.random becomes its numbers."""
     import jax
 
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _is_key(leaf: Any) -> bool:
-    return not isinstance(getattr(leaf, "dtype", np.dtype(float)), np.dtype)
+    is_key = not isinstance(getattr(leaf, "dtype", np.dtype(float)), np.dtype)
+    return jax.random.key_data(leaf) if is_key else leaf
 
 
 def share_finite(outputs: Any) -> float:

@@ -52,9 +52,6 @@ def load_program(name: str, inputs: ProgramInputs = NO_INPUTS) -> ProgramSource:
 
     Args:
         name: Name in the catalogue, "module:function", FILE or FILE#MODULE.
-
-    Raises:
-        UsageError: "module:function" is no function, or the inputs do not fit.
     """
     if inputs.static and (is_file(name) or ":" not in name):
         raise UsageError(f"--static: {name} has only arrays; expected package.module:function")
@@ -98,11 +95,7 @@ def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
 
 
 def read_module(name: str) -> tuple[Any, list[Array], list[Array]]:
-    """Read a module that can run without its host.
-
-    Raises:
-        UsageError: The file has several modules.
-    """
+    """Read a module that can run without its host."""
     check_jaxlib(name)
     programs = read_programs(Path(name))
     stem = program_name(split_choice(Path(name))[0])
@@ -194,9 +187,6 @@ def load_arguments(path: Path, parameters: list[Array]) -> tuple[NDArray[Any], .
     """Read arguments from an npz file: one array for each parameter, in their order.
 
     Types that NumPy lacks, for example bfloat16, are stored as bytes of the same size.
-
-    Raises:
-        UsageError: Number, shape or type of the arrays differ.
     """
     try:
         with np.load(path) as file:

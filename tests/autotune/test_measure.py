@@ -45,17 +45,21 @@ class FakeClock:
         return Clock("fake", lambda: self.now)
 
 
-def test_runs_go_on_until_the_budget_is_spent_within_bounds() -> None:
-    fake = FakeClock([50, 20, 30, 90])
-    assert time_visit(fake.run, fake.clock, budget_ns=100) == Visit(20, 3)  # the shortest counts
-    fake = FakeClock([10] * 20)
-    assert time_visit(fake.run, fake.clock, budget_ns=95).n_runs == 10
-    fake = FakeClock([50, 20, 30, 90])
-    assert time_visit(fake.run, fake.clock, budget_ns=100, is_median=True) == Visit(30, 3)
-    slow = FakeClock([1000] * 20)
-    assert time_visit(slow.run, slow.clock, budget_ns=95).n_runs == MIN_RUNS
-    instant = FakeClock([0] * (MAX_RUNS + 1))
-    assert time_visit(instant.run, instant.clock, budget_ns=10**9) == Visit(1, MAX_RUNS)
+@pytest.mark.parametrize(
+    ("durations_ns", "budget_ns", "is_median", "visit"),
+    [
+        ([50, 20, 30, 90], 100, False, Visit(20, 3)),  # the shortest counts
+        ([50, 20, 30, 90], 100, True, Visit(30, 3)),
+        ([10] * 20, 95, False, Visit(10, 10)),
+        ([1000] * 20, 95, False, Visit(1000, MIN_RUNS)),
+        ([0] * (MAX_RUNS + 1), 10**9, False, Visit(1, MAX_RUNS)),
+    ],
+)
+def test_runs_continue_until_the_budget_is_spent_within_bounds(
+    durations_ns: list[int], budget_ns: int, is_median: bool, visit: Visit
+) -> None:
+    fake = FakeClock(durations_ns)
+    assert time_visit(fake.run, fake.clock, budget_ns=budget_ns, is_median=is_median) == visit
 
 
 def test_figures_agree_with_scipy() -> None:

@@ -1,6 +1,7 @@
 """Decisions on a real program are applied and described, and do not change its outputs."""
 
 import sys
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -17,10 +18,9 @@ from autotune.programs.files import load_program
 from autotune.same_outputs import SameOutputs
 from autotune.spaces import DecidedProgram, open_program
 from common.errors import PipelineError, UsageError
-from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 from data.hlo import parse
 from data.hlo.compiler_options import GENES
-from data.hlo.layouts import CONFIGURABLE, read_row, spell_row
+from data.hlo.layouts import CONFIGURABLE, read_row
 
 jax = pytest.importorskip("jax", reason="pip install -r requirements-collect.txt")
 
@@ -193,34 +193,6 @@ def test_every_program_of_the_catalogue_computes_the_same(name: str) -> None:
         checked.load(drawn_choice(program, seed))
 
 
-def test_options_order_the_dimensions_of_their_tensors_alike_in_a_group(
-    laid_out: DecidedProgram,
-) -> None:
-    described = laid_out.describe()
-    nodes = described.arrays["node_config_ids"]
-    opcodes = set(described.arrays["node_opcode"][nodes].tolist())
-    assert OPCODES["dot"] in opcodes and opcodes <= {OPCODES[name] for name in CONFIGURABLE}
-    dimensions = described.arrays["node_feat"][nodes][:, SHAPE_DIMENSIONS]
-    first: dict[int, NDArray[np.int8]] = {}
-    for group, sizes, rows in zip(
-        described.knobs["layouts"].groups, dimensions, laid_out.options, strict=True
-    ):
-        assert (rows.shape[1:], rows.dtype) == ((18,), np.int8)
-        assert len(np.unique(rows, axis=0)) == len(rows) > 1
-        assert (rows[0] == -1).all()
-        for row in rows:
-            for order in read_row(row):
-                assert sorted(order) == list(range(len(order)))
-            assert len(read_row(row)[0]) in (0, (sizes > 0).sum())
-        np.testing.assert_array_equal(first.setdefault(int(group), rows), rows)
-
-
-def test_rows_are_minor_to_major_and_read_back() -> None:
-    row = spell_row([(0, 1, 2), (), (1, 0)])
-    assert row == [2, 1, 0, -1, -1, -1, *[-1] * 6, 0, 1, -1, -1, -1, -1]
-    assert read_row(np.array(row, np.int8)) == ((0, 1, 2), (), (1, 0))
-
-
 def test_each_chosen_tensor_gets_one_constraint_of_its_layout(laid_out: DecidedProgram) -> None:
     config = laid_out.spell(drawn_choice(laid_out, 5)[None])[0]
     rows = zip(laid_out.nodes, map(read_row, config), strict=True)
@@ -235,23 +207,26 @@ def test_each_chosen_tensor_gets_one_constraint_of_its_layout(laid_out: DecidedP
     assert sorted(found) == sorted(expected)
 
 
-@pytest.mark.parametrize("returned", [None, 3, {"a": "text"}])
-def test_a_function_that_returns_no_array_is_refused(returned: object) -> None:
-    with pytest.raises(PipelineError, match=r"^mine: returns no array; expected at least one"):
-        DecidedProgram(source_of(lambda x: returned, *arguments()[:1]), ("options",))
+def fails() -> None:
+    raise ValueError("first line\nsecond line")
 
 
-def test_programs_that_cannot_be_opened_are_named_in_one_line(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (fails, r"^mine: cannot be compiled: ValueError: first line second"),
+        (lambda: sys.exit(3), r"^mine: cannot be compiled: SystemExit: 3"),
+        *((lambda value=value: value, "^mine: returns no array") for value in (None, 3, {"a": ""})),
+    ],
+)
+def test_program_that_cannot_be_opened_is_named_in_one_line(
+    function: Callable[[], object], message: str
 ) -> None:
-    def fails() -> None:
-        raise ValueError("first line\nsecond line")
+    with pytest.raises(PipelineError, match=message):
+        DecidedProgram(source_of(function), ("options",))
 
-    told = r"^broken: cannot be compiled: ValueError: first line second"
-    with pytest.raises(PipelineError, match=told):
-        DecidedProgram(source_of(fails, name="broken"), ["layouts"])
-    with pytest.raises(PipelineError, match=r"^ends: cannot be compiled: SystemExit: 3"):
-        DecidedProgram(source_of(lambda: sys.exit(3), name="ends"), ["layouts"])
+
+def test_untested_jaxlib_has_no_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parse, "TESTED_JAXLIB", ("0.1.",))
     message = r"jaxlib .* was not tested; expected 0\.1\.x; `make setup-collect` installs"
     with pytest.raises(PipelineError, match=message):
@@ -295,20 +270,13 @@ def test_other_outputs_are_refused() -> None:
         SameOutputs(random).load(np.array([0]))
 
 
-def test_keys_of_random_numbers_are_arguments_too() -> None:
+def test_keys_of_random_numbers_are_arguments_and_results() -> None:
     def noisy(key, x):  # type: ignore[no-untyped-def]
-        return jax.random.normal(key, x.shape) + jax.numpy.tanh(x)
+        return jax.random.split(key)[0], jax.random.normal(key, x.shape) + jax.numpy.tanh(x) * 2
 
-    given = jax.random.key(0), np.ones((4, 4), np.float32)
-    program = DecidedProgram(source_of(noisy, *given), ["fusion"])
-    SameOutputs(program).load(np.ones(len(program.describe().knobs["fusion"].nodes), np.int64))
-
-    def split(key, x):  # type: ignore[no-untyped-def]
-        return jax.random.split(key)[0], jax.numpy.tanh(x) * 2
-
-    program = DecidedProgram(source_of(split, *given, name="split"), ["options", "fusion"])
-    checked = SameOutputs(program)
-    checked.load(choice_of(program, fusion=1))
+    source = source_of(noisy, jax.random.key(0), np.ones((4, 4), np.float32))
+    program = DecidedProgram(source, ["options", "fusion"])
+    SameOutputs(program).load(choice_of(program, fusion=1))
     assert program.describe_setting(choice_of(program, fusion=1)).program
 
 

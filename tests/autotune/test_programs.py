@@ -17,7 +17,7 @@ from autotune.optimize.optimize import OptimizeResult, Screening
 from autotune.optimize.session import OptimizeRequest
 from autotune.optimize.write import write_result
 from autotune.plan import CollectRequest
-from autotune.programs.catalogue import ProgramInputs
+from autotune.programs.catalogue import ProgramInputs, catalogue
 from autotune.programs.files import POSITIVE, SIGNED, draw_arguments, load_program
 from autotune.same_outputs import SameOutputs
 from autotune.spaces import DecidedProgram
@@ -166,6 +166,9 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+FAMILY = "toy"
+SOURCE = "nlp"
+
 
 def step(x, n, name, weights):
     for _ in range(n):
@@ -181,14 +184,32 @@ def calls(x):
     return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x) @ x
 
 
-def calls_arguments():
+def example_arguments():
     return (np.full((8, 8), 0.3, np.float32),)
+
+
+def wrong(x):
+    return x
+
+
+def wrong_arguments():
+    return [1]
+
+
+def failing(x):
+    return x
+
+
+def failing_arguments():
+    raise OSError("no\\ndata")
 """
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DecidedProgram]:
-    put(tmp_path, "own_static.py", OWN)
+    put(tmp_path, "own_programs.py", OWN)
+    put(tmp_path, "raises_two_lines.py", 'raise ValueError("one\\ntwo")')
+    put(tmp_path, "ends_the_process.py", "raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -198,35 +219,65 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Decide
     return opened
 
 
-def test_static_arguments_are_bound_and_others_are_refused(
+def test_function_is_loaded_with_its_arguments_or_those_of_all(
     own: Callable[..., DecidedProgram],
 ) -> None:
-    program = own("own_static:step", 1, 2)
+    source = load_program("own_programs:step")
+    assert (source.name, source.family, source.source) == ("own_programs.step", "toy", "nlp")
+    assert len(source.build()[1]) == 4
+    function, arguments = load_program("own_programs:calls").build()
+    assert np.shape(function(*arguments)) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_program", "not in the catalogue, which `collect --list` prints"),
+        ("absent.mlir", "--program absent.mlir: no such file"),
+        ("no.such.module:step", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("raises_two_lines:step", "cannot be imported: ValueError: one two;"),
+        ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
+        ("own_programs:absent", "holds no 'absent'; it has .*step"),
+        ("own_programs:wrong", "are a list; expected a tuple"),
+        ("own_programs:failing", r"failing: failing_arguments\(\) fails: OSError: no data"),
+        ("json:dumps", r"has no dumps_arguments\(\) nor example_arguments\(\)"),
+        ("json:codecs", "is a module; expected a function$"),
+    ],
+)
+def test_program_that_cannot_be_loaded_is_one_line(
+    own: Callable[..., DecidedProgram], name: str, message: str
+) -> None:
+    with pytest.raises(PipelineError, match=message) as error:
+        load_program(name).build()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "message"),
+    [
+        ("mlp_b16", ProgramInputs((1,)), "--static: mlp_b16 has only arrays"),
+        ("own_programs:step", ProgramInputs(arguments=Path("a.npz")), "own_programs:step is no f"),
+        ("own_programs:step", ProgramInputs(), "--static N names an argument that is no array"),
+        ("own_programs:step", ProgramInputs((1,)), "cannot be compiled: TypeError"),
+        ("own_programs:step", ProgramInputs((4,)), "--static 4: expected 0 to 3"),
+        ("own_programs:step", ProgramInputs((3,)), "--static 3: unhashable type: 'dict'"),
+    ],
+)
+def test_other_inputs_are_refused(
+    own: Callable[..., DecidedProgram], name: str, inputs: ProgramInputs, message: str
+) -> None:
+    with pytest.raises(PipelineError, match=message):
+        DecidedProgram(load_program(name, inputs), SPACES)
+
+
+def test_static_arguments_are_bound(own: Callable[..., DecidedProgram]) -> None:
+    program = own("own_programs:step", 1, 2)
     assert program.describe().facts["arguments"] == "float32[8,8], float32[8,8]"
     SameOutputs(program).load(last_setting(program))
-    for static, message in (
-        ((), "--static N names an argument that is no array"),
-        ((1,), "cannot be compiled: TypeError"),
-        ((4,), "--static 4: expected 0 to 3"),
-        ((3,), "--static 3: unhashable type: 'dict'"),
-    ):
-        with pytest.raises(PipelineError, match=message):
-            own("own_static:step", *static)
-    for name, inputs, message in (
-        ("mlp_b16", ProgramInputs((1,)), "--static: mlp_b16 has only arrays"),
-        (
-            "own_static:step",
-            ProgramInputs(arguments=Path("a.npz")),
-            "--arguments: own_static:step is no f",
-        ),
-        ("absent.mlir", ProgramInputs(), "--program absent.mlir: no such file"),
-    ):
-        with pytest.raises(PipelineError, match=message):
-            load_program(name, inputs)
 
 
 def test_function_with_a_callback_has_options_only(own: Callable[..., DecidedProgram]) -> None:
-    program = own("own_static:calls")
+    program = own("own_programs:calls")
     setting = np.zeros(len(program.describe().n_options), np.int64)
     setting[0] = 1
     SameOutputs(program).load(setting)
@@ -251,7 +302,7 @@ import sys
 import numpy as np, jax
 from of_file.apply import step as of_file
 from of_function.apply import step
-from own_static import step as original, step_arguments
+from own_programs import step as original, step_arguments
 x, n, name, weights = step_arguments()
 found, expected = step(2 * x, n, name, weights), original(2 * x, n, name, weights)
 np.testing.assert_allclose(found["x"], expected["x"], rtol=1e-4)
@@ -269,7 +320,7 @@ def test_apply_py_needs_only_jax_and_the_users_module(
     own: Callable[..., DecidedProgram], tmp_path: Path
 ) -> None:
     path = put(tmp_path, "roots.hlo", ROOTS.replace("TYPE", "f64"))
-    result = result_of("own_static:step", ProgramInputs((1, 2)), own("own_static:step", 1, 2))
+    result = result_of("own_programs:step", ProgramInputs((1, 2)), own("own_programs:step", 1, 2))
     write_result(result, tmp_path / "of_function")
     try:
         of_file = DecidedProgram(load_program(path), SPACES)
@@ -311,3 +362,16 @@ def test_file_is_collected_under_the_names_of_its_instructions(tmp_path: Path) -
     with pytest.raises(UsageError, match="the program was edited after its measurement"):
         put(tmp_path, "dots.hlo", DOTS.replace("s32[7]", "s32[8]"))
         collect_graph(request, tmp_path / "out")
+
+
+def test_programs_of_every_family_trace_and_equal_builds_give_equal_arguments() -> None:
+    """All programs, of other sizes, are compiled in a slow test of test_spaces.py."""
+    programs = {p.family: p for p in sorted(catalogue(), key=lambda p: "_train_" in p.name)}
+    for place, program in enumerate(programs.values()):
+        function, arguments = program.build()
+        assert jax.tree.leaves(jax.eval_shape(function, *arguments))
+        leaves = jax.tree.leaves(arguments)
+        assert sum(leaf.size for leaf in leaves) < 10_000_000
+        if place % 8 == 0:
+            again = jax.tree.leaves(program.build()[1])
+            assert all(map(np.array_equal, leaves, again)) and len(leaves) == len(again)
