@@ -204,15 +204,15 @@ def _visit_all(
 
 def _why_left_out(entry: dict[str, Any], n_choices: int) -> str:
     if entry["default_over_fastest"] is None:
-        reason = next((f"; {failed['reason']}" for failed in entry["failed"]), "")
+        reason = next((f"; {failure['reason']}" for failure in entry["failed"]), "")
         return f"the compiler's own setting failed{reason}; expected it to run"
     if entry["spread"] < MIN_SPREAD:
-        tried = f"{entry['n_distinct']} of {n_choices} settings were tried"
+        tried_text = f"{entry['n_distinct']} of {n_choices} settings were tried"
         is_most = 2 * entry["n_distinct"] >= n_choices
-        more = tried if is_most else "more --configs may reach further"
+        advice = tried_text if is_most else "more --configs may reach further"
         return (
             f"slowest over fastest config is {entry['spread']:.3f}; expected {MIN_SPREAD} or more: "
-            f"its time hardly depends on the settings; {more}"
+            f"its time hardly depends on the settings; {advice}"
         )
     return ""
 
@@ -307,14 +307,14 @@ def _measure_again(request: CollectRequest, out: Path) -> tuple[int, float]:
         before_ns, rng = first.shortest_ns(), request.generator("again")
         # One config of each module is enough: the order of equal modules is noise.
         distinct = {first.codes[config]: config for config in sorted(before_ns)}
-        picked = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
-        settings = np.array([first.settings[config] for config in picked], np.int64)
+        configs = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
+        settings = np.array([first.settings[config] for config in configs], np.int64)
         label = f"configs of {request.name}, second measurement"
         n_visits = request.n_rounds
-        visitor = Visitor(session, second, label=label, total=len(picked), n_visits=n_visits)
+        visitor = Visitor(session, second, label=label, total=len(configs), n_visits=n_visits)
         run_rounds(visitor, settings, n_rounds=n_visits, rng=rng)
     after_ns = second.shortest_ns()
     rows = sorted(after_ns)
-    before = np.array([before_ns[picked[row]] for row in rows])
+    before = np.array([before_ns[configs[row]] for row in rows])
     after = np.array([after_ns[row] for row in rows])
     return len(rows), kendall_tau(before, after) if rows else float("nan")

@@ -39,12 +39,12 @@ def edited_module(module: Any, orders: Mapping[int, Orders], kept_apart: Set[int
     Args:
         orders: Major-to-minor orders of the tensors of instructions, by instruction ID.
     """
-    edited = message_class("HloModuleProto")()
-    edited.CopyFrom(module)
-    for computation in edited.computations:
+    copy = message_class("HloModuleProto")()
+    copy.CopyFrom(module)
+    for computation in copy.computations:
         if any(op.id in orders or op.id in kept_apart for op in computation.instructions):
             _edit(computation, orders, kept_apart)
-    return edited
+    return copy
 
 
 def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) -> None:
@@ -56,12 +56,12 @@ def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) 
 
     def append(opcode: str, operand: int, shape: Any, **fields: Any) -> Any:
         new_id = next(new_ids)
-        added = message_class("HloInstructionProto")(
+        instruction = message_class("HloInstructionProto")(
             name=f"added.{new_id}", opcode=opcode, id=new_id, operand_ids=[operand], **fields
         )
-        added.shape.CopyFrom(shape)
-        instructions.append(added)
-        return added
+        instruction.shape.CopyFrom(shape)
+        instructions.append(instruction)
+        return instruction
 
     def constrain(operand: int, shape: Any, order: Order) -> int:
         fields = {"custom_call_target": TARGET, "custom_call_api_version": API_VERSION_ORIGINAL}
@@ -84,6 +84,6 @@ def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) 
         if output:
             replacement[op.id] = constrain(replacement[op.id], op.shape, output)
     computation.root_id = replacement[computation.root_id]
-    kept = [type(op).FromString(op.SerializeToString()) for op in instructions]
+    copies = [type(op).FromString(op.SerializeToString()) for op in instructions]
     del computation.instructions[:]
-    computation.instructions.extend(kept)
+    computation.instructions.extend(copies)

@@ -137,12 +137,12 @@ def sample_requests(*, seed: int = 0, device: str | None = None) -> list[Collect
         effort = (int(row["configs"]), SAMPLE_ROUNDS, SAMPLE_TIMEOUT_S, seed)
         request = CollectRequest(row["program"], "layout", search, row["split"], device, *effort)
         queues.setdefault((request.collection.name, request.split), []).append(request)
-    placed = [
+    by_place = [
         ((place + 0.5) / len(queue), request)
         for queue in queues.values()
         for place, request in enumerate(queue)
     ]
-    return [request for _, request in sorted(placed, key=lambda entry: entry[0])]
+    return [request for _, request in sorted(by_place, key=lambda entry: entry[0])]
 
 
 def check_choice(option: str, value: str, names: Names[str]) -> None:

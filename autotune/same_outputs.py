@@ -28,18 +28,18 @@ class SameOutputs:
 
     def load(self, setting: Choices) -> Loaded:
         """Compile for one setting (g,) and compare its outputs with the default's."""
-        loaded = self._load(setting)
+        executable = self._load(setting)
         if self._expected is None:
-            default = self._load(np.zeros_like(setting)) if setting.any() else loaded
-            expected = _flat(default.run())
-            if not share_finite(expected):
+            default = self._load(np.zeros_like(setting)) if setting.any() else executable
+            reference = _flat(default.run())
+            if not share_finite(reference):
                 fault = "no number of the outputs is finite, so nothing can be compared"
                 raise PipelineError(f"{fault}; expected other arguments (--arguments of a file)")
-            self._expected = expected
+            self._expected = reference
         owner = "the default's" if setting.any() else "its own of another call"
-        for number, pair in enumerate(zip(_flat(loaded.run()), self._expected, strict=True)):
+        for number, pair in enumerate(zip(_flat(executable.run()), self._expected, strict=True)):
             _check_same(f"output {number} differs from {owner}", *pair)
-        return loaded
+        return executable
 
 
 def _flat(outputs: object) -> list[NDArray[Any]]:
@@ -48,16 +48,16 @@ def _flat(outputs: object) -> list[NDArray[Any]]:
     return [np.asarray(raw(leaf)) for leaf in jax.tree.leaves(outputs)]
 
 
-def _check_same(problem: str, output: NDArray[Any], expected: NDArray[Any]) -> None:
-    if output.shape != expected.shape:
-        raise PipelineError(f"{problem}: {list(output.shape)}; expected {list(expected.shape)}")
-    tolerance = TOLERANCE.get(str(expected.dtype), 0.0)
+def _check_same(problem: str, output: NDArray[Any], reference: NDArray[Any]) -> None:
+    if output.shape != reference.shape:
+        raise PipelineError(f"{problem}: {list(output.shape)}; expected {list(reference.shape)}")
+    tolerance = TOLERANCE.get(str(reference.dtype), 0.0)
     if not tolerance:
-        difference = float((output != expected).mean())
+        difference = float((output != reference).mean())
     else:
-        is_finite = np.isfinite(expected)
-        wide_type = np.complex128 if expected.dtype.kind == "c" else np.float64
-        wide, exact = output[is_finite].astype(wide_type), expected[is_finite].astype(wide_type)
+        is_finite = np.isfinite(reference)
+        wide_type = np.complex128 if reference.dtype.kind == "c" else np.float64
+        wide, exact = output[is_finite].astype(wide_type), reference[is_finite].astype(wide_type)
         difference = float(
             np.abs(wide - exact).max(initial=0) / max(np.abs(exact).max(initial=0), 1e-30)
         )

@@ -77,8 +77,8 @@ def open_program(
         has_checks: Whether settings are rejected if their outputs differ from the default's.
     """
     facts = open_device(device)
-    opened = DecidedProgram(load_program(program, inputs), spaces, facts)
-    return SameOutputs(opened) if has_checks else opened
+    program_with_knobs = DecidedProgram(load_program(program, inputs), spaces, facts)
+    return SameOutputs(program_with_knobs) if has_checks else program_with_knobs
 
 
 def why_without(program: str, spaces: Sequence[str]) -> str:
@@ -176,21 +176,21 @@ class DecidedProgram:
         """Compile for one setting (g,) and run it once."""
         import jax
 
-        decisions, edited = self._decide(setting)
+        decisions, module = self._decide(setting)
         lowered, arguments = self._lowered, self._arguments
-        if edited is not None:
-            exported = with_module(self.name, self._signature, edited)
+        if module is not None:
+            exported = with_module(self.name, self._signature, module)
             # An export takes and returns the arrays of the function's trees.
             arguments = jax.tree.leaves(arguments)
             lowered = jax.jit(exported.call, keep_unused=True).lower(*arguments)
         options = decisions.get("options", {})
-        compiled = self._compile(lowered, options) if decisions else self._default
+        executable = self._compile(lowered, options) if decisions else self._default
 
         def run() -> Any:
-            return jax.block_until_ready(compiled(*arguments))
+            return jax.block_until_ready(executable(*arguments))
 
         run()
-        return Loaded(run, code_of(compiled.runtime_executable()))
+        return Loaded(run, code_of(executable.runtime_executable()))
 
     @cached_property
     def _default(self) -> Any:
@@ -251,5 +251,5 @@ class DecidedProgram:
 
 def _named_layouts(orders: Orders) -> dict[str, list[int]]:
     """Return minor-to-major orders by tensor."""
-    named = zip(("output", "input", "kernel"), orders, strict=True)
-    return {tensor: list(order[::-1]) for tensor, order in named if order}
+    by_tensor = zip(("output", "input", "kernel"), orders, strict=True)
+    return {tensor: list(order[::-1]) for tensor, order in by_tensor if order}

@@ -79,8 +79,8 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
     """Return the graph of a program. Each space is a task."""
     arrays = description.arrays
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
-    scaled = scaler(arrays["node_feat"])
-    scaled[:, MINOR_TO_MAJOR] = 0
+    features = scaler(arrays["node_feat"])
+    features[:, MINOR_TO_MAJOR] = 0
     opcodes, tasks, n_nodes = [opcode], [], len(opcode)
     for space, place in description.slices.items():
         n_options, _, nodes = description.knobs[space]
@@ -90,11 +90,11 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
         opcodes.append(N_OPCODES + np.arange(len(of_program)))
         tasks.append(DecisionTask(space, place, *map(torch.from_numpy, (nodes, n_options))))
         n_nodes += len(of_program)
-    none = np.zeros((n_nodes - len(opcode), N_NODE_FEATURES), np.float32)
+    no_features = np.zeros((n_nodes - len(opcode), N_NODE_FEATURES), np.float32)
     edges = torch.from_numpy(edge_index.reshape(-1, 2))
     return DecisionGraph(
         name=name,
-        node_feat=torch.from_numpy(np.concatenate([scaled, none])),
+        node_feat=torch.from_numpy(np.concatenate([features, no_features])),
         opcode=torch.from_numpy(np.concatenate(opcodes)),
         neighbours=SparseAggregation(edges, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
         tasks=tuple(tasks),
@@ -164,11 +164,11 @@ class SegmentAttention(nn.Module):
         """
         parts = x.split(self.segment)
         before = [x[:0], *(part.detach() for part in parts[:-1])]
-        pairs = zip(before, parts, strict=True)
-        return torch.cat([self._attend(part, torch.cat([seen, part])) for seen, part in pairs])
+        windows = [torch.cat(pair) for pair in zip(before, parts, strict=True)]
+        return torch.cat([self._attend(*pair) for pair in zip(parts, windows, strict=True)])
 
-    def _attend(self, x: Tensor, seen: Tensor) -> Tensor:
-        keys, values = self.memory(seen).chunk(2, dim=-1)
+    def _attend(self, x: Tensor, context: Tensor) -> Tensor:
+        keys, values = self.memory(context).chunk(2, dim=-1)
         heads = [
             y.unflatten(-1, (self.heads, -1)).permute(1, 2, 0, 3)  # (b, heads, s or m, h / heads)
             for y in (self.queries(x), keys, values)
@@ -268,9 +268,11 @@ class Policy(nn.Module):
             logits = logits.masked_fill(~exists[:, None], NO_OPTION)
             log_probs = logits.log_softmax(dim=-1).transpose(0, 1)  # (b or 1, d, a)
             settings = choose(task, log_probs)  # (b, d)
-            every = log_probs.expand(len(settings), -1, -1)
-            log_prob = every.gather(2, settings[:, :, None]).squeeze(2)
-            outputs.append(PolicyOutput(settings, log_prob, -(every.exp() * every).sum(dim=2)))
+            option_logs = log_probs.expand(len(settings), -1, -1)
+            log_prob = option_logs.gather(2, settings[:, :, None]).squeeze(2)
+            outputs.append(
+                PolicyOutput(settings, log_prob, -(option_logs.exp() * option_logs).sum(dim=2))
+            )
             x = self.embed.add_decisions(x, task, settings)
         return PolicyOutput(*(torch.cat(parts, dim=1) for parts in zip(*outputs, strict=True)))
 
@@ -279,10 +281,10 @@ def sample_settings(n_settings: int, generator: torch.Generator) -> Choose:
     """Return a function that draws settings from the policy."""
 
     def choose(task: DecisionTask, log_probs: Tensor) -> Tensor:
-        every = log_probs.expand(n_settings, -1, -1)
+        option_logs = log_probs.expand(n_settings, -1, -1)
         # The Gumbel-max trick.
-        noise = torch.empty_like(every).exponential_(generator=generator)
-        return (every - noise.log()).argmax(dim=2)
+        noise = torch.empty_like(option_logs).exponential_(generator=generator)
+        return (option_logs - noise.log()).argmax(dim=2)
 
     return choose
 

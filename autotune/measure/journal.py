@@ -79,19 +79,19 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
     """
     try:
         content = path.read_bytes() if path.is_file() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(path, len(whole))
+        whole_lines = content[: content.rfind(b"\n") + 1]
+        if len(whole_lines) < len(content):
+            os.truncate(path, len(whole_lines))
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
     # A journal without a visit may begin again, with another header.
-    if whole.count(b"\n") < 2:
+    if whole_lines.count(b"\n") < 2:
         if content:
             path.unlink()
         _append(path, header)
         return Journal(path)
     journal = Journal(path)
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(whole_lines.splitlines(), start=1):
         try:
             values = json.loads(line)
             if number > 1:
@@ -105,12 +105,12 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
     return journal
 
 
-def _check_header(path: Path, begun: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+def _check_header(path: Path, earlier: Mapping[str, Any], header: Mapping[str, Any]) -> None:
     for key, value in header.items():
         # A key that an older journal lacks is no difference.
-        if begun.get(key, value) == value:
+        if earlier.get(key, value) == value:
             continue
-        reason = f"was begun with {key} {begun[key]}, not {value}"
+        reason = f"was begun with {key} {earlier[key]}, not {value}"
         if key in EDITED:
             reason = "the program was edited since, or differs each time it is traced"
         raise UsageError(f"{path}: {reason}; give another --out")
@@ -140,10 +140,10 @@ class Visitor:
         self._report()
 
     def _report(self) -> None:
-        done = (len(self._journal.visits) + self._n_skipped) // self._n_visits
-        if done != self._n_reported:
-            self._n_reported = done
-            progress(self._label, done, self._total)
+        n_done = (len(self._journal.visits) + self._n_skipped) // self._n_visits
+        if n_done != self._n_reported:
+            self._n_reported = n_done
+            progress(self._label, n_done, self._total)
 
     def visit(self, config: int, turn: int, setting: Choices) -> float:
         """Return the runtime of a config in a round, in ns. inf if it fails or has failed.

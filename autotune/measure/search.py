@@ -87,16 +87,16 @@ def genetic_search(
 
 def _new(children: Choices, settings: Choices) -> Choices:
     """Return the distinct children (b, g) that are not among settings (c, g)."""
-    seen = {row.tobytes() for row in settings}
-    new = {row.tobytes(): row for row in children if row.tobytes() not in seen}
+    earlier_keys = {row.tobytes() for row in settings}
+    new = {row.tobytes(): row for row in children if row.tobytes() not in earlier_keys}
     return np.array([*new.values()]).reshape(len(new), children.shape[1])
 
 
-def _child(space: Space, parent: Choices, other: Choices, rng: np.random.Generator) -> Choices:
+def _child(space: Space, parent: Choices, mate: Choices, rng: np.random.Generator) -> Choices:
     # The share of changed knobs has a long tail.
-    crossed = np.where(rng.random(len(parent)) < 0.5, parent, other)
+    child = np.where(rng.random(len(parent)) < 0.5, parent, mate)
     share = min(1.0, MUTATIONS / len(parent) / max(rng.random(), 1e-9))
-    return space.redraw(crossed, share, rng)
+    return space.redraw(child, share, rng)
 
 
 SEARCHES: dict[str, Callable[[Space, int, np.random.Generator], Search]] = {

@@ -234,20 +234,20 @@ class Session(AbstractContextManager["Session"]):
         return visit
 
     def _start(self) -> None:
-        self._connection, theirs = Pipe()
+        self._connection, worker_end = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in stop)
         cores = "all" if self._on_all_cores else "one"
         # With `-m` the classes would be of the module __main__, and could not be sent back.
         start = "from autotune.measure.worker import main; main()"
         self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-c", start, str(theirs.fileno()), cores],
-            pass_fds=(theirs.fileno(),),
+            [sys.executable, "-c", start, str(worker_end.fileno()), cores],
+            pass_fds=(worker_end.fileno(),),
             env=_worker_environment(on_all_cores=self._on_all_cores),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
         )
-        theirs.close()
+        worker_end.close()
 
     def _ask(self, method: str, argument: Any, timeout_s: float, failure: type[Exception]) -> Any:
         if self._process is None:
@@ -257,8 +257,8 @@ class Session(AbstractContextManager["Session"]):
             if not self._connection.poll(timeout_s):
                 self.stop()
                 reason = f"{NOT_DONE} {timeout_s:.3g} s"
-                expected = f"{self._label}: {reason}; expected to trace and compile it by then"
-                raise failure(expected if failure is ProgramFailed else reason)
+                line = f"{self._label}: {reason}; expected to trace and compile it by then"
+                raise failure(line if failure is ProgramFailed else reason)
             value, problem = self._connection.recv()
         except (EOFError, OSError):
             value, problem = None, self._crash()

@@ -298,20 +298,20 @@ def _finalists(session: OptimizeSession, screening: Screening) -> list[OptimizeC
     faster = sorted((c for c in screening.candidates if c.screened < 1), key=lambda c: c.screened)
     equal = [c for c in faster if c.screened < EQUAL_TIME_RATIO * faster[0].screened]
     simplest = sorted(equal, key=lambda c: (len(c.decided), c.screened))[: MAX_FINALISTS // 2]
-    others = [c for c in faster if not c.decided & faster[0].decided][:1]
-    ordered = [*dict.fromkeys([*faster[:1], *simplest, *others, *faster])]
-    return _distinct(ordered, session.default, session.code, _n_affordable(screening.default_ns))
+    disjoint = [c for c in faster if not c.decided & faster[0].decided][:1]
+    by_speed = [*dict.fromkeys([*faster[:1], *simplest, *disjoint, *faster])]
+    return _distinct(by_speed, session.default, session.code, _n_affordable(screening.default_ns))
 
 
 def _distinct(
-    ordered: Sequence[OptimizeCandidate],
+    by_speed: Sequence[OptimizeCandidate],
     default: Setting,
     code: Callable[[Setting], str],
     n_wanted: int,
 ) -> list[OptimizeCandidate]:
     """Return candidates with distinct code. The simplest candidate of equal code is chosen."""
     by_code = dict[str, OptimizeCandidate]()
-    for candidate in ordered:
+    for candidate in by_speed:
         if len(by_code) == n_wanted:
             break
         key = code(candidate.setting)

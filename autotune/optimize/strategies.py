@@ -11,14 +11,18 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from autotune.measure.search import Guide, Search, genetic_search
 from autotune.optimize.session import OptimizeSession
 from common.reproducibility import generator
+from data.graphs.graph import LayoutGraph
+from data.graphs.packing import pack_values
 from data.hlo.choices import Choices, Space, draw_choices
 from data.hlo.compiler_options import GENES
+from data.tree import GraphFile, collection_named
 
 # The source of candidates that a search draws or breeds.
 SEARCH = "search"
@@ -59,7 +63,7 @@ def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
         return _go_search(session), ["default"]
     guide = None
     if request.run and "layouts" in session.description.knobs:
-        guide = partial(_rank_settings, session)
+        guide = partial(_rank_layouts, session)
     proposals = [] if name == "genetic" else [*_proposals(session, guide)]
     first = np.array([session.default, *(setting for _, setting in proposals)])
     search = genetic_search(space, n_candidates, rng, first=first[:n_candidates], guide=guide)
@@ -88,10 +92,26 @@ def _proposals(session: OptimizeSession, guide: Guide | None) -> Iterator[tuple[
             yield "ranker", setting
 
 
-def _rank_settings(session: OptimizeSession, settings: Choices) -> Choices:
-    from autotune.optimize.ranker import rank_layouts
+def _rank_layouts(session: OptimizeSession, settings: Choices) -> Choices:
+    """Return the positions (c,) of settings (c, g), sorted by the score of a run's models."""
+    from ensembles.ranking.program import NamedGraph
+    from ensembles.ranking.rank import rank, ranker_for
 
-    return rank_layouts(session.request, session.description, session.worker.spell(settings))
+    program, arrays = session.request.program, session.description.arrays
+    configs = session.worker.spell(settings)  # (c, k, 18)
+    graph = LayoutGraph(
+        GraphFile(collection_named("layout:xla:random"), "test", program, Path(program)),
+        arrays["node_feat"],
+        arrays["node_opcode"],
+        arrays["edge_index"],
+        np.zeros(len(configs), np.int64),
+        configs=pack_values(configs.astype(np.int8)),
+        node_config_ids=arrays["node_config_ids"],
+        node_splits=arrays["node_splits"],
+    )
+    named_graph = NamedGraph(graph, graph.file.collection)
+    ranker = ranker_for(Path(str(session.request.run)), named_graph)
+    return np.asarray(rank(ranker, named_graph, top=len(configs)).order, np.int64)
 
 
 def _one_batch(settings: Choices) -> Search:

@@ -44,20 +44,20 @@ def write_result(result: OptimizeResult, out: Path) -> dict[str, Any]:
 
 def as_json(result: OptimizeResult) -> dict[str, Any]:
     """Return a result as JSON, in milliseconds and as ratios over the default."""
-    best, measured, request = result.best, result.measured, result.request
+    best, comparison, request = result.best, result.measured, result.request
     used, together = best if result.is_faster else None, best and best.together
     return {
         "program": request.program,
         "is_faster": result.is_faster,
-        "default_ms": measured.default_ms,
-        "best_ms": used and measured.default_ms * measured.ratio.value,
-        "ratio": best and measured.ratio.value,
-        "ci95": best and list(measured.ratio[1:]),
-        "aa_ratio": measured.same.value,
-        "aa_ci95": list(measured.same[1:]),
-        "rounds": measured.n_rounds,
-        "processes": measured.n_processes,
-        "looks": measured.n_looks,
+        "default_ms": comparison.default_ms,
+        "best_ms": used and comparison.default_ms * comparison.ratio.value,
+        "ratio": best and comparison.ratio.value,
+        "ci95": best and list(comparison.ratio[1:]),
+        "aa_ratio": comparison.same.value,
+        "aa_ci95": list(comparison.same[1:]),
+        "rounds": comparison.n_rounds,
+        "processes": comparison.n_processes,
+        "looks": comparison.n_looks,
         "decisions": dict(used.description.decisions) if used else {},
         "xla_flags": xla_flags(used) if used else "",
         "default_decisions": dict(result.default_description.decisions),
@@ -124,9 +124,9 @@ def all_cores_text(candidate: OptimizeCandidate) -> str:
         verdict = ": a loss"
     elif comparison.ratio.high < MAX_LOSS:
         verdict = "" if comparison.gains else ": no loss there, though no sure gain"
-    same = f"{ratio_text(comparison.same)} there, by {processes_text(comparison)}"
+    same_ratio = f"{ratio_text(comparison.same)} there, by {processes_text(comparison)}"
     ratio = ratio_text(comparison.ratio)
-    return f"; on all cores {ratio}, the default over itself {same}{verdict}"
+    return f"; on all cores {ratio}, the default over itself {same_ratio}{verdict}"
 
 
 def processes_text(comparison: Comparison) -> str:
@@ -159,8 +159,8 @@ def summary_lines(result: OptimizeResult, out: Path) -> Iterator[str]:
     n_tried, n_drawn = len(result.candidates), result.screening.n_drawn
     equal = f" of {n_drawn} that were drawn, the others equal to one of them"
     reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
-    failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
-    yield f"tried       {n_tried} candidates{equal * (n_tried < n_drawn)}{failed}"
+    failure_text = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
+    yield f"tried       {n_tried} candidates{equal * (n_tried < n_drawn)}{failure_text}"
     if best and result.is_faster:
         yield f"use         {out / APPLY}"
         if best.description.decisions.keys() == {"options"}:

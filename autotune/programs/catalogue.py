@@ -110,18 +110,16 @@ def is_file(name: str) -> bool:
 def named_object(name: str) -> Any:
     """Return an object as "module:object". The module may be in the working folder."""
     module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
     # A user's module may raise anything, or be a script.
     except (Exception, SystemExit) as error:
         reason = error_line(error)
-        expected = "expected package.module:function, found from the working folder or PYTHONPATH"
-        raise PipelineError(
-            f"--program {name}: cannot be imported: {reason}; {expected}"
-        ) from error
+        advice = "expected package.module:function, found from the working folder or PYTHONPATH"
+        raise PipelineError(f"--program {name}: cannot be imported: {reason}; {advice}") from error
     if not hasattr(module, attribute):
         items = vars(module).items()
         names = (k for k, v in items if getattr(v, "__module__", None) == module_name)
@@ -183,9 +181,9 @@ def bind_static(
             raise UsageError(reason) from error
 
     @wraps(function)
-    def bound(*others: object) -> object:
-        rest = iter(others)
-        every = (value if i in static else next(rest) for i, value in enumerate(arguments))
-        return function(*every)
+    def with_static(*arrays: object) -> object:
+        next_arrays = iter(arrays)
+        values = (value if i in static else next(next_arrays) for i, value in enumerate(arguments))
+        return function(*values)
 
-    return bound, tuple(value for i, value in enumerate(arguments) if i not in static)
+    return with_static, tuple(value for i, value in enumerate(arguments) if i not in static)

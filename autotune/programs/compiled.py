@@ -43,14 +43,14 @@ def lower_program(source: ProgramSource) -> tuple[Callable[..., Any], Any, Any]:
         function, arguments = source.build()
 
         @wraps(function)
-        def checked(*inputs: Any) -> Any:
-            returned = function(*inputs)
-            if not any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(returned)):
+        def with_check(*inputs: Any) -> Any:
+            outputs = function(*inputs)
+            if not any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(outputs)):
                 raise PipelineError(f"{source.name}: returns no array; expected at least one array")
-            return returned
+            return outputs
 
         arguments = jax.device_put(arguments)
-        return function, arguments, jax.jit(checked, keep_unused=True).lower(*arguments)
+        return function, arguments, jax.jit(with_check, keep_unused=True).lower(*arguments)
     except PipelineError:
         raise
     except (Exception, SystemExit) as error:
@@ -170,15 +170,15 @@ def export_flat(name: str, function: Callable[..., Any], arguments: Sequence[Any
     targets = set(_CUSTOM_CALL.findall(flat.lower(*leaves).as_text()))
     checks = [export.DisabledSafetyCheck.custom_call(target) for target in targets]
     try:
-        exported = export.export(flat, disabled_checks=checks)(*leaves)
-        exported.serialize()
+        export_result = export.export(flat, disabled_checks=checks)(*leaves)
+        export_result.serialize()
     except Exception as error:
         fault = f"JAX cannot export it ({error_line(error)})"
         raise PipelineError(f"{name}: {fault}; --space options of a function needs none") from error
-    return exported
+    return export_result
 
 
-def with_module(name: str, exported: Any, module: bytes) -> Any:
+def with_module(name: str, export_result: Any, module: bytes) -> Any:
     """Return a `jax.export.Exported` that computes another HLO module.
 
     The module has the same parameters and results.
@@ -195,4 +195,4 @@ def with_module(name: str, exported: Any, module: bytes) -> Any:
         reason = f"it has no operation '{match[1]}'" if match else one_line(error)
         fault = f"cannot be converted to StableHLO: {reason}"
         raise PipelineError(f"{name}: {fault}; expected a module before optimizations") from error
-    return replace(exported, mlir_module_serialized=content)
+    return replace(export_result, mlir_module_serialized=content)

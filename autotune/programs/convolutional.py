@@ -71,15 +71,15 @@ def volume(w: Draw, inputs: Draw, batch: int) -> Any:
 def unet(w: Draw, inputs: Draw, batch: int) -> Any:
     """A U-Net with three scales and skip connections."""
     x = inputs.array(batch, 16, 16, 4)
-    passed = []
+    skips = []
     for width in (16, 32, 64):
         x = relu(conv(w, x, width))
         x = relu(scaled_conv(w, x, width, 1, 1))
-        passed.append(x)
+        skips.append(x)
         x = max_pool(x)
-    x = passed.pop()
+    x = skips.pop()
     for width in (32, 16):
-        x = jnp.concatenate([upsample(w, x, width, window=2), passed.pop()], axis=-1)
+        x = jnp.concatenate([upsample(w, x, width, window=2), skips.pop()], axis=-1)
         x = relu(scaled_conv(w, x, width, 1, 1))
     return conv(w, x, 2, 1, 1)
 
@@ -90,8 +90,8 @@ def dilated(w: Draw, inputs: Draw, batch: int) -> Any:
     x = inputs.array(batch, 96, width)
     for number in range(6):
         value, gate = w.weight(3, width, width), w.weight(3, width, width)
-        opened = sigmoid(convolve(gate, x, dilation=2**number))
-        y = conv(w, jnp.tanh(convolve(value, x, dilation=2**number)) * opened, width, 1)
+        opening = sigmoid(convolve(gate, x, dilation=2**number))
+        y = conv(w, jnp.tanh(convolve(value, x, dilation=2**number)) * opening, width, 1)
         x, total = x + y, total + y
     return dense(w, relu(total), width)
 
@@ -161,13 +161,13 @@ def pyramid(w: Draw, inputs: Draw, batch: int) -> Any:
     levels = [conv(w, x, width, 1, 1) for x in scales[1:]]
     for coarse in (2, 1):
         levels[coarse - 1] += levels[coarse].repeat(2, axis=1).repeat(2, axis=2)
-    found = []
+    heads = []
     for n_values in (8, 4):  # classes, and the corners of a box
         first, (scale, shift) = w.weight(3, 3, width, width), w.affine(width)
         last = w.weight(1, 1, width, n_anchors * n_values)
         read = [convolve(last, relu(convolve(first, x) * scale + shift)) for x in levels]
-        found.append(jnp.concatenate([y.reshape(batch, -1, n_values) for y in read], axis=1))
-    return jnp.concatenate(found, axis=-1)  # (b, anchors of all scales, 12)
+        heads.append(jnp.concatenate([y.reshape(batch, -1, n_values) for y in read], axis=1))
+    return jnp.concatenate(heads, axis=-1)  # (b, anchors of all scales, 12)
 
 
 def squeeze_excite(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -176,8 +176,8 @@ def squeeze_excite(w: Draw, inputs: Draw, batch: int) -> Any:
     x = conv(w, inputs.array(batch, 12, 12, 3), width)
     for _ in range(4):
         y = scaled_conv(w, x, width)
-        both = jnp.concatenate([y.mean(2), y.mean(1)], axis=1)  # (b, h + w, c)
-        rows, columns = jnp.split(relu(dense(w, both, 16)), 2, axis=1)
+        means = jnp.concatenate([y.mean(2), y.mean(1)], axis=1)  # (b, h + w, c)
+        rows, columns = jnp.split(relu(dense(w, means, 16)), 2, axis=1)
         gate = sigmoid(dense(w, rows, width))[:, :, None]
         x = relu(x + y * gate * sigmoid(dense(w, columns, width))[:, None])
     return dense(w, x.reshape(batch, -1), 32)
@@ -213,11 +213,11 @@ def capsule(w: Draw, inputs: Draw, batch: int) -> Any:
 
     def route(weight: Any, x: Any) -> Any:
         vote = jnp.einsum("bid,idje->bije", x, weight)
-        agreed = jnp.zeros(vote.shape[:3], vote.dtype)
+        agreement = jnp.zeros(vote.shape[:3], vote.dtype)
         for _ in range(3):
-            share = jax.nn.softmax(agreed, axis=-1)
+            share = jax.nn.softmax(agreement, axis=-1)
             capsules = squash(jnp.einsum("bij,bije->bje", share, vote))
-            agreed = agreed + jnp.einsum("bije,bje->bij", vote, capsules)
+            agreement = agreement + jnp.einsum("bije,bje->bij", vote, capsules)
         return capsules
 
     x = inputs.array(batch, 12, 12, 3)

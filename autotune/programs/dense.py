@@ -50,8 +50,8 @@ def recommender(w: Draw, inputs: Draw, batch: int) -> Any:
         x = relu(dense(w, x, wide))
     rows = [table[ids[:, field]] for field, table in enumerate(tables)]
     fields = jnp.stack([x, *rows], axis=1)
-    crossed = jnp.einsum("bid,bjd->bij", fields, fields)
-    x = jnp.concatenate([x, crossed.reshape(batch, -1)], axis=-1)
+    products = jnp.einsum("bid,bjd->bij", fields, fields)
+    x = jnp.concatenate([x, products.reshape(batch, -1)], axis=-1)
     for wide in (256, 256, 64, 1):
         x = relu(dense(w, x, wide))
     return x
@@ -97,9 +97,9 @@ def gru(w: Draw, inputs: Draw, batch: int) -> Any:
         return lax.scan(step, zeros, of_inputs, reverse=backwards)[1]
 
     x = inputs.array(n_steps, batch, 64)
-    both = [run_way(x, backwards=backwards) for backwards in (False, True)]
-    joined = jnp.concatenate(both, axis=-1).mean(0)
-    return dense(w, relu(dense(w, joined, 256)), 64)
+    states = [run_way(x, backwards=backwards) for backwards in (False, True)]
+    mean_state = jnp.concatenate(states, axis=-1).mean(0)
+    return dense(w, relu(dense(w, mean_state, 256)), 64)
 
 
 def conv_lstm(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -120,13 +120,13 @@ def conv_lstm(w: Draw, inputs: Draw, batch: int) -> Any:
 
     frames = inputs.array(n_frames, batch, 16, 16, 3)
     zeros = jnp.zeros((*frames.shape[1:4], width), frames.dtype)
-    carried = [(zeros, zeros) for _ in layers]
+    layer_states = [(zeros, zeros) for _ in layers]
     for x in frames:
         reads = x
         for number, layer in enumerate(layers):
-            carried[number] = step(layer, reads, *carried[number])
-            reads = carried[number][0]
-    return dense(w, jnp.concatenate([state for state, _ in carried], axis=-1), 3)
+            layer_states[number] = step(layer, reads, *layer_states[number])
+            reads = layer_states[number][0]
+    return dense(w, jnp.concatenate([state for state, _ in layer_states], axis=-1), 3)
 
 
 def graph_conv(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -139,10 +139,10 @@ def graph_conv(w: Draw, inputs: Draw, batch: int) -> Any:
     edges = (adjacency > 0.5).astype(x.dtype)
     for _ in range(4):
         along, compare = w.weight(n_types, width, width), w.weight(n_types, width, 16)
-        seen = jnp.einsum("bnd,tde->bnte", x, compare)
-        weighted = edges * sigmoid(jnp.einsum("bnte,bmte->btnm", seen, seen) / 4)
-        weighted = weighted / (1 + weighted.sum(-1, keepdims=True))
-        messages = jnp.einsum("btnm,bmd->bntd", weighted, x)
+        views = jnp.einsum("bnd,tde->bnte", x, compare)
+        weights = edges * sigmoid(jnp.einsum("bnte,bmte->btnm", views, views) / 4)
+        weights = weights / (1 + weights.sum(-1, keepdims=True))
+        messages = jnp.einsum("btnm,bmd->bntd", weights, x)
         y = jnp.einsum("bntd,tde->bne", messages, along)
         x = x + relu(layer_norm(w, y + dense(w, x, width)))
     return dense(w, jnp.concatenate([x.mean(1), x.max(1)], axis=-1), 32)
@@ -174,13 +174,13 @@ def mixture(w: Draw, inputs: Draw, batch: int) -> Any:
     for _ in range(3):
         tokens = layer_norm(w, x).reshape(-1, width)
         shares = jax.nn.softmax(tokens @ w.weight(width, n_experts), axis=-1)
-        picked = jax.nn.one_hot(shares.argmax(-1), n_experts)  # (tokens, experts)
-        place = ((jnp.cumsum(picked, axis=0) - 1) * picked).sum(-1).astype(int)
-        sent = jnp.einsum("te,tr->ter", picked, jax.nn.one_hot(place, room))
-        y = jnp.einsum("ter,td->erd", sent, tokens)
+        expert = jax.nn.one_hot(shares.argmax(-1), n_experts)  # (tokens, experts)
+        place = ((jnp.cumsum(expert, axis=0) - 1) * expert).sum(-1).astype(int)
+        dispatch = jnp.einsum("te,tr->ter", expert, jax.nn.one_hot(place, room))
+        y = jnp.einsum("ter,td->erd", dispatch, tokens)
         y = jnp.einsum("erd,edf->erf", y, w.weight(n_experts, width, 128))
         y = jnp.einsum("erf,efd->erd", gelu(y), w.weight(n_experts, 128, width))
-        x = x + jnp.einsum("ter,te,erd->td", sent, shares, y).reshape(x.shape)
+        x = x + jnp.einsum("ter,te,erd->td", dispatch, shares, y).reshape(x.shape)
     return x
 
 
@@ -216,8 +216,8 @@ def points(w: Draw, inputs: Draw, batch: int) -> Any:
 
     features = relu(dense(w, turn(inputs.array(batch, n_points, 3)), width))
     features = turn(features)
-    seen = jnp.broadcast_to(read(features, 64)[:, None], (batch, n_points, 64))
-    return dense(w, relu(dense(w, jnp.concatenate([features, seen], axis=-1), 64)), 12)
+    views = jnp.broadcast_to(read(features, 64)[:, None], (batch, n_points, 64))
+    return dense(w, relu(dense(w, jnp.concatenate([features, views], axis=-1), 64)), 12)
 
 
 def vae(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -236,8 +236,8 @@ def vae(w: Draw, inputs: Draw, batch: int) -> Any:
     mean, log_variance = jnp.split(dense(w, x, 2 * 16), 2, axis=-1)  # (b, patches, 16)
     high = jnp.tanh(linear(join, mean.swapaxes(1, 2).reshape(batch, -1)))
     high = sample(jnp.split(dense(w, high, 2 * 32), 2, axis=-1), high_noise)
-    expected = gelu(dense(w, high, n_patches * width)).reshape(batch, n_patches, width)
-    prior, log_prior = jnp.split(dense(w, expected, 2 * 16), 2, axis=-1)
+    prior_code = gelu(dense(w, high, n_patches * width)).reshape(batch, n_patches, width)
+    prior, log_prior = jnp.split(dense(w, prior_code, 2 * 16), 2, axis=-1)
     trust = sigmoid(log_prior - log_variance)
     low = sample((trust * mean + (1 - trust) * prior, log_variance + log_prior), low_noise)
     x = dense(w, gelu(dense(w, low, width)), 4 * 4 * 2).reshape(batch, 4, 4, 4, 4, 2)

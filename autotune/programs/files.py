@@ -110,8 +110,8 @@ def read_module(name: str) -> tuple[Any, list[Array], list[Array]]:
             target = op.custom_call_target
             if op.opcode in HOST or "callback" in target:
                 fault = f"instruction '{op.name}' calls the host ({target or op.opcode})"
-                expected = "expected a program that runs without Python or a host"
-                raise PipelineError(f"{program.source}: {fault}; {expected}")
+                advice = "expected a program that runs without Python or a host"
+                raise PipelineError(f"{program.source}: {fault}; {advice}")
     return program.module, *_signature(program.module, program.source)
 
 
@@ -130,9 +130,9 @@ def _signature(module: Any, source: str) -> tuple[list[Array], list[Array]]:
     if any(any(op.shape.is_dynamic_dimension) for op in entry.instructions):
         raise PipelineError(f"{source}: has sizes that are unknown until it runs; expected others")
     try:
-        whole = _hlo.XlaComputation(module.SerializeToString()).program_shape()
-        parameters = [array for shape in whole.parameter_shapes() for array in arrays(shape)]
-        return parameters, arrays(whole.result_shape())
+        signature = _hlo.XlaComputation(module.SerializeToString()).program_shape()
+        parameters = [array for shape in signature.parameter_shapes() for array in arrays(shape)]
+        return parameters, arrays(signature.result_shape())
     except Exception as error:
         fault = f"has a parameter or result that is no array: {one_line(error)}"
         raise PipelineError(f"{source}: {fault}; expected arrays") from error
@@ -151,8 +151,8 @@ def as_function(
         return [jax.numpy.zeros(*array) for array in results]
 
     example = [jax.ShapeDtypeStruct(*array) for array in parameters]
-    exported = export_flat(name, zeros, example)
-    call: Callable[..., Any] = with_module(name, exported, module.SerializeToString()).call
+    export = export_flat(name, zeros, example)
+    call: Callable[..., Any] = with_module(name, export, module.SerializeToString()).call
     return call
 
 
@@ -197,12 +197,12 @@ def load_arguments(path: Path, parameters: list[Array]) -> tuple[NDArray[Any], .
     if len(arrays) != len(parameters):
         fault = f"{len(arrays)} arrays; expected {len(parameters)}, one for each parameter"
         raise UsageError(f"--arguments {path}: has {fault}")
-    loaded = []
-    for (key, stored), expected in zip(arrays, parameters, strict=True):
-        is_bytes = stored.dtype.kind == "V" and stored.dtype.itemsize == expected.dtype.itemsize
-        array = stored.view(expected.dtype) if is_bytes else stored
+    arguments = []
+    for (key, content), parameter in zip(arrays, parameters, strict=True):
+        is_bytes = content.dtype.kind == "V" and content.dtype.itemsize == parameter.dtype.itemsize
+        array = content.view(parameter.dtype) if is_bytes else content
         actual = Array(array.shape, array.dtype)
-        if actual != expected:
-            raise UsageError(f"--arguments {path}: {key} is {actual}; expected {expected}")
-        loaded.append(array)
-    return tuple(loaded)
+        if actual != parameter:
+            raise UsageError(f"--arguments {path}: {key} is {actual}; expected {parameter}")
+        arguments.append(array)
+    return tuple(arguments)

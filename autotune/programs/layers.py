@@ -109,8 +109,8 @@ def training_step(network: Network, arguments: tuple[Any, ...]) -> tuple[Network
 
     def step(weights: list[Any], *arguments: Any) -> list[Any]:
         gradient = jax.grad(loss)(weights, *arguments)
-        updated: list[Any] = jax.tree.map(lambda w, slope: w - RATE * slope, weights, gradient)
-        return updated
+        new_weights: list[Any] = jax.tree.map(lambda w, slope: w - RATE * slope, weights, gradient)
+        return new_weights
 
     shape = jax.eval_shape(network, *arguments).shape
     target = np.random.default_rng(SEED).standard_normal(shape).astype(np.float32)
@@ -169,17 +169,17 @@ def rescale(w: Draw, x: Any) -> Any:
 
 def normalised(x: Any, axes: tuple[int, ...]) -> Any:
     """Normalise to mean 0 and variance 1."""
-    centred = x - x.mean(axes, keepdims=True)
-    variance = (centred * centred).mean(axes, keepdims=True)
-    return centred * lax.rsqrt(variance + 1e-5)
+    difference = x - x.mean(axes, keepdims=True)
+    variance = (difference * difference).mean(axes, keepdims=True)
+    return difference * lax.rsqrt(variance + 1e-5)
 
 
 def batch_norm(w: Draw, x: Any) -> Any:
     """Normalise each channel over all other axes, and rescale."""
     axes = tuple(range(x.ndim - 1))
-    centred = x - x.mean(axes)
-    variance = (centred * centred).mean(axes)
-    return rescale(w, centred * lax.rsqrt(variance + 1e-5))
+    difference = x - x.mean(axes)
+    variance = (difference * difference).mean(axes)
+    return rescale(w, difference * lax.rsqrt(variance + 1e-5))
 
 
 def layer_norm(w: Draw, x: Any) -> Any:

@@ -27,21 +27,21 @@ def kalman(w: Draw, inputs: Draw, batch: int) -> Any:
     n_states, n_seen, n_steps = 24, 16, 4
     x = inputs.array(batch, n_steps, n_seen)
     move, look = w.weight(n_states, n_states), w.weight(n_states, n_seen)
-    identity, observed = np.eye(n_states, dtype=np.float32), np.eye(n_seen, dtype=np.float32)
+    identity, noise = np.eye(n_states, dtype=np.float32), np.eye(n_seen, dtype=np.float32)
     mean = dense(w, x.mean(1), n_states)
     spread = jnp.broadcast_to(identity, (batch, n_states, n_states))
     means = []
     for step in range(n_steps):
         mean = mean @ move
         spread = jnp.einsum("ji,bjk,kl->bil", move, spread, move) + 0.1 * identity
-        crossed = jnp.einsum("bij,jk->bik", spread, look)
-        expected = jnp.einsum("ij,bik->bjk", look, crossed) + observed
-        inverse = observed / jnp.trace(expected, axis1=1, axis2=2)[:, None, None]
+        cross_covariance = jnp.einsum("bij,jk->bik", spread, look)
+        innovation = jnp.einsum("ij,bik->bjk", look, cross_covariance) + noise
+        inverse = noise / jnp.trace(innovation, axis1=1, axis2=2)[:, None, None]
         for _ in range(4):
-            inverse = 2 * inverse - jnp.einsum("bij,bjk,bkl->bil", inverse, expected, inverse)
-        gain = jnp.einsum("bik,bkl->bil", crossed, inverse)
+            inverse = 2 * inverse - jnp.einsum("bij,bjk,bkl->bil", inverse, innovation, inverse)
+        gain = jnp.einsum("bik,bkl->bil", cross_covariance, inverse)
         mean = mean + jnp.einsum("bil,bl->bi", gain, x[:, step] - mean @ look)
-        spread = spread - jnp.einsum("bil,bjl->bij", gain, crossed)
+        spread = spread - jnp.einsum("bil,bjl->bij", gain, cross_covariance)
         means.append(mean)
     return dense(w, jnp.stack(means, axis=1), 32)
 
@@ -58,8 +58,8 @@ def sinkhorn(w: Draw, inputs: Draw, batch: int) -> Any:
     for _ in range(5):
         plan = plan - jax.nn.logsumexp(plan, axis=3, keepdims=True)
         plan = plan - jax.nn.logsumexp(plan, axis=2, keepdims=True)
-    carried = jnp.einsum("bhij,bjhd->bihd", jnp.exp(plan), y)
-    gap = jnp.concatenate([x, carried - x], axis=-1).reshape(batch, n_points, -1)
+    images = jnp.einsum("bhij,bjhd->bihd", jnp.exp(plan), y)
+    gap = jnp.concatenate([x, images - x], axis=-1).reshape(batch, n_points, -1)
     return dense(w, gelu(dense(w, gap, 96)), 24)
 
 
@@ -70,18 +70,18 @@ def slots(w: Draw, inputs: Draw, batch: int) -> Any:
     x = layer_norm(w, scaled_conv(w, x, width).reshape(batch, -1, width))
     key, value, ask = dense(w, x, width), dense(w, x, width), w.dense(width, width)
     widen, narrow, gates = w.dense(width, 96), w.dense(96, width), w.dense(2 * width, 2 * width)
-    taken = jnp.broadcast_to(w.array(n_slots, width), (batch, n_slots, width))
+    slots_now = jnp.broadcast_to(w.array(n_slots, width), (batch, n_slots, width))
     for _ in range(3):
-        scores = jnp.einsum("bkd,bsd->bks", linear(ask, taken), key) / width**0.5
+        scores = jnp.einsum("bkd,bsd->bks", linear(ask, slots_now), key) / width**0.5
         share = jax.nn.softmax(scores, axis=1)
         share = share / (share.sum(2, keepdims=True) + 1e-6)
         won = jnp.einsum("bks,bsd->bkd", share, value)
         update, keep = jnp.split(
-            sigmoid(linear(gates, jnp.concatenate([taken, won], axis=-1))), 2, axis=-1
+            sigmoid(linear(gates, jnp.concatenate([slots_now, won], axis=-1))), 2, axis=-1
         )
-        taken = update * taken + keep * jnp.tanh(won)
-        taken = taken + linear(narrow, relu(linear(widen, normalised(taken, (-1,)))))
-    return dense(w, taken, 32)
+        slots_now = update * slots_now + keep * jnp.tanh(won)
+        slots_now = slots_now + linear(narrow, relu(linear(widen, normalised(slots_now, (-1,)))))
+    return dense(w, slots_now, 32)
 
 
 def coupling(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -91,12 +91,12 @@ def coupling(w: Draw, inputs: Draw, batch: int) -> Any:
     volume: Any = 0.0
     for _ in range(5):
         x = conv(w, x, 12, 1, 1)
-        kept, changed = jnp.split(x, 2, axis=-1)
-        y = relu(conv(w, kept, 32))
+        first_half, second_half = jnp.split(x, 2, axis=-1)
+        y = relu(conv(w, first_half, 32))
         y = conv(w, relu(conv(w, y, 32, 1, 1)), 12)
         scale, shift = jnp.split(y, 2, axis=-1)
         scale = sigmoid(scale + 2)
-        x = jnp.concatenate([kept, scale * changed + shift], axis=-1)
+        x = jnp.concatenate([first_half, scale * second_half + shift], axis=-1)
         volume = volume + jnp.log(scale).sum((1, 2, 3))
     return jnp.concatenate([x.reshape(batch, -1), volume[:, None]], axis=-1)
 
@@ -120,22 +120,22 @@ def stencil(w: Draw, inputs: Draw, batch: int) -> Any:
 def beliefs(w: Draw, inputs: Draw, batch: int) -> Any:
     """Belief propagation on a grid: each cell sends messages to its four neighbours."""
     n_labels, size = 12, 20
-    own = conv(w, relu(scaled_conv(w, inputs.array(batch, size, size, 3), 24)), n_labels, 1, 1)
+    evidence = conv(w, relu(scaled_conv(w, inputs.array(batch, size, size, 3), 24)), n_labels, 1, 1)
     fits = [w.weight(n_labels, n_labels) for _ in range(2)]
     # The image axis and the step along it.
     ways = ((1, 1), (1, -1), (2, 1), (2, -1))
-    messages = [jnp.zeros_like(own) for _ in ways]
+    messages = [jnp.zeros_like(evidence) for _ in ways]
     for _ in range(3):
-        total = own + sum(messages[1:], messages[0])
-        sent = []
+        total = evidence + sum(messages[1:], messages[0])
+        new_messages = []
         for number, (axis, by) in enumerate(ways):
             # A message back to a neighbour leaves out the message of that neighbour.
-            rest = total - messages[number ^ 1]
-            likely = jnp.exp(rest - rest.max(-1, keepdims=True))
+            sum_of_others = total - messages[number ^ 1]
+            likely = jnp.exp(sum_of_others - sum_of_others.max(-1, keepdims=True))
             message = jnp.log(likely @ jnp.exp(fits[axis - 1]) + 1e-6)
-            sent.append(jnp.roll(message - message.mean(-1, keepdims=True), by, axis=axis))
-        messages = sent
-    return jax.nn.log_softmax(own + sum(messages[1:], messages[0]), axis=-1)
+            new_messages.append(jnp.roll(message - message.mean(-1, keepdims=True), by, axis=axis))
+        messages = new_messages
+    return jax.nn.log_softmax(evidence + sum(messages[1:], messages[0]), axis=-1)
 
 
 def hypernet(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -169,23 +169,24 @@ def tensor_train(w: Draw, inputs: Draw, batch: int) -> Any:
 def inner_steps(w: Draw, inputs: Draw, batch: int) -> Any:
     """Meta-learning: each task takes two gradient steps on its examples before it answers."""
     n_examples, n_in, n_out = 24, 20, 8
-    seen, told = inputs.array(batch, n_examples, n_in), inputs.array(batch, n_examples, n_out)
-    asked = inputs.array(batch, n_examples, n_in)
+    x, answers = inputs.array(batch, n_examples, n_in), inputs.array(batch, n_examples, n_out)
+    queries = inputs.array(batch, n_examples, n_in)
     layers = [w.weight(a, b) for a, b in ((n_in, 48), (48, 48), (48, n_out))]
-    own = [jnp.broadcast_to(layer, (batch, *layer.shape)) for layer in layers]
+    weights = [jnp.broadcast_to(layer, (batch, *layer.shape)) for layer in layers]
 
-    def answer(own: list[Any], x: Any) -> Any:
-        for layer in own[:-1]:
+    def answer(weights: list[Any], x: Any) -> Any:
+        for layer in weights[:-1]:
             x = jnp.tanh(jnp.einsum("bsi,bio->bso", x, layer))
-        return jnp.einsum("bsi,bio->bso", x, own[-1])
+        return jnp.einsum("bsi,bio->bso", x, weights[-1])
 
-    def loss(own: list[Any]) -> Any:
-        difference = answer(own, seen) - told
+    def loss(weights: list[Any]) -> Any:
+        difference = answer(weights, x) - answers
         return (difference * difference).mean((1, 2)).sum()
 
     for _ in range(2):
-        own = [layer - 0.1 * slope for layer, slope in zip(own, jax.grad(loss)(own), strict=True)]
-    return answer(own, asked)
+        slopes = jax.grad(loss)(weights)
+        weights = [layer - 0.1 * slope for layer, slope in zip(weights, slopes, strict=True)]
+    return answer(weights, queries)
 
 
 def radiance(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -203,8 +204,8 @@ def radiance(w: Draw, inputs: Draw, batch: int) -> Any:
     # The share of light that passes each sample.
     clear = jnp.exp(-softplus(dense(w, x, 1)) / n_samples)
     colour = sigmoid(dense(w, jnp.concatenate([x, x - x.mean(2, keepdims=True)], axis=-1), 3))
-    passed = jnp.exp(jnp.cumsum(jnp.log(clear), axis=2)) / clear
-    return (passed * (1 - clear) * colour).sum(2)
+    light = jnp.exp(jnp.cumsum(jnp.log(clear), axis=2)) / clear
+    return (light * (1 - clear) * colour).sum(2)
 
 
 def equivariant(w: Draw, inputs: Draw, batch: int) -> Any:

@@ -33,8 +33,8 @@ def retention(w: Draw, inputs: Draw, batch: int) -> Any:
         decay = jnp.where(apart >= 0, jnp.exp(-pace * np.maximum(apart, 0)), 0.0)  # (h, s, s)
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * decay / query.shape[-1] ** 0.5
         scores = scores / jnp.maximum(abs(scores).sum(-1, keepdims=True), 1)
-        mixed = normalised(jnp.einsum("bhqk,bkhd->bqhd", scores, value), (-1,))
-        return dense(w, silu(dense(w, x, width)) * rescale(w, mixed.reshape(x.shape)), width)
+        values = normalised(jnp.einsum("bhqk,bkhd->bqhd", scores, value), (-1,))
+        return dense(w, silu(dense(w, x, width)) * rescale(w, values.reshape(x.shape)), width)
 
     x = inputs.array(batch, n_steps, width)
     for _ in range(3):
@@ -73,9 +73,9 @@ def landmarks(w: Draw, inputs: Draw, batch: int) -> Any:
         segments = (batch, n_marks, size, heads, -1)
         of_query, of_key = query.reshape(segments).mean(2), key.reshape(segments).mean(2)
         share = _share(query, of_key) @ inverse(_share(of_query, of_key))
-        seen = split_heads(_join(_share(of_query, key), value), heads)  # (b, marks, h, d)
+        context = split_heads(_join(_share(of_query, key), value), heads)  # (b, marks, h, d)
         nearby = scaled_conv(w, value.reshape(x.shape), width, 5, groups=width)
-        return dense(w, _join(share, seen) + nearby, width)
+        return dense(w, _join(share, context) + nearby, width)
 
     x = inputs.array(batch, n_marks * size, width)
     for _ in range(2):
@@ -87,12 +87,12 @@ def landmarks(w: Draw, inputs: Draw, batch: int) -> Any:
 def synthesizer(w: Draw, inputs: Draw, batch: int) -> Any:
     """Attention weights from each token alone plus learned weights, without pairs of tokens."""
     width, heads, n_steps = 128, 4, 80
-    allowed, x = np.tri(n_steps, dtype=bool), inputs.array(batch, n_steps, width)
+    mask, x = np.tri(n_steps, dtype=bool), inputs.array(batch, n_steps, width)
     for _ in range(3):
         y = layer_norm(w, x)
         scores = dense(w, jax.nn.relu(dense(w, y, width)), heads * n_steps)
         scores = scores.reshape(batch, n_steps, heads, n_steps).swapaxes(1, 2)
-        scores = jnp.where(allowed, scores + w.array(heads, n_steps, n_steps), -1e9)
+        scores = jnp.where(mask, scores + w.array(heads, n_steps, n_steps), -1e9)
         value = split_heads(dense(w, y, width), heads)
         x = x + dense(w, _join(softmax(scores, axis=-1), value), width)
         x = x + feed_forward(w, layer_norm(w, x), 2)
@@ -122,8 +122,8 @@ def biaffine(w: Draw, inputs: Draw, batch: int) -> Any:
     def score(n_out: int, n_scores: int) -> Any:
         head, word = (gelu(dense(w, x, n_out)) for _ in range(2))
         alone = dense(w, head, n_scores)[:, :, None] + dense(w, word, n_scores)[:, None]
-        turned = jnp.einsum("bid,dle->bile", head, w.weight(n_out, n_scores, n_out))
-        return jnp.einsum("bile,bje->bijl", turned, word) / n_out**0.5 + alone
+        products = jnp.einsum("bid,dle->bile", head, w.weight(n_out, n_scores, n_out))
+        return jnp.einsum("bile,bje->bijl", products, word) / n_out**0.5 + alone
 
     return log_softmax(score(96, 1), axis=1) + log_softmax(score(32, n_labels), axis=3)
 
@@ -136,14 +136,14 @@ def memory_hops(w: Draw, inputs: Draw, batch: int) -> Any:
     def embed(words: Any) -> Any:
         return jnp.einsum("bnsd,sd->bnd", w.array(n_words, width)[words], w.array(8, width) / 3)
 
-    asked, key = embed(questions), embed(sentences) + w.array(n_sentences, width)
+    questions_now, key = embed(questions), embed(sentences) + w.array(n_sentences, width)
     for _ in range(4):
         value = embed(sentences) + w.array(n_sentences, width)
-        share = _share(split_heads(layer_norm(w, asked), heads), split_heads(key, heads))
-        found = _join(share, split_heads(value, heads))
-        gate = sigmoid(dense(w, asked, width))
-        asked, key = gate * found + (1 - gate) * dense(w, asked, width), value
-    return dense(w, asked, n_words)
+        share = _share(split_heads(layer_norm(w, questions_now), heads), split_heads(key, heads))
+        answer = _join(share, split_heads(value, heads))
+        gate = sigmoid(dense(w, questions_now, width))
+        questions_now, key = gate * answer + (1 - gate) * dense(w, questions_now, width), value
+    return dense(w, questions_now, n_words)
 
 
 def pointer(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -155,11 +155,11 @@ def pointer(w: Draw, inputs: Draw, batch: int) -> Any:
     x = block(w, table[inputs.integers(n_words, batch, n_written)], 4, is_causal=True)
     pairs = dense(w, x, width)[:, :, None] + dense(w, source, width)[:, None]
     share = softmax(jnp.tanh(pairs) @ w.array(width), axis=-1)  # (b, written, s)
-    seen = jnp.concatenate([x, jnp.einsum("bts,bsd->btd", share, source)], axis=-1)
-    copies = sigmoid(dense(w, seen, 1))
-    copied = jnp.einsum("bts,bsv->btv", share, jax.nn.one_hot(text, n_words))
-    written = softmax(dense(w, seen, width) @ table.T / width**0.5, axis=-1)
-    return jnp.log(copies * copied + (1 - copies) * written + 1e-6)
+    context = jnp.concatenate([x, jnp.einsum("bts,bsd->btd", share, source)], axis=-1)
+    copies = sigmoid(dense(w, context, 1))
+    copy_share = jnp.einsum("bts,bsv->btv", share, jax.nn.one_hot(text, n_words))
+    word_share = softmax(dense(w, context, width) @ table.T / width**0.5, axis=-1)
+    return jnp.log(copies * copy_share + (1 - copies) * word_share + 1e-6)
 
 
 def hierarchy(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -170,8 +170,8 @@ def hierarchy(w: Draw, inputs: Draw, batch: int) -> Any:
     x = block(w, (x + w.array(size, width)).reshape(patches), 2, is_causal=True)
     y = dense(w, x.reshape(batch, n_patches, size * width), wide)
     y = dense(w, block(w, y, 4, is_causal=True), size * width)
-    known = jnp.pad(y, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-    x = block(w, x + known.reshape(patches), 2, is_causal=True)
+    context = jnp.pad(y, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+    x = block(w, x + context.reshape(patches), 2, is_causal=True)
     return dense(w, x, 256).reshape(batch, n_patches * size, 256)
 
 
@@ -215,17 +215,17 @@ def adapters(w: Draw, inputs: Draw, batch: int) -> Any:
     """An encoder with low-rank adapters of its dense layers, and a learned prefix of keys."""
     width, heads, rank, n_steps, n_prefix = 128, 4, 4, 48, 8
 
-    def adapted(x: Any, n_out: int) -> Any:
+    def adapt(x: Any, n_out: int) -> Any:
         return dense(w, x, n_out) + x @ w.weight(x.shape[-1], rank) @ w.weight(rank, n_out) / 2
 
-    def prefixed(x: Any) -> Any:
+    def add_prefix(x: Any) -> Any:
         prefix = jnp.repeat(w.array(1, n_prefix, heads, width // heads), batch, axis=0)
-        return jnp.concatenate([prefix, split_heads(adapted(x, width), heads)], axis=1)
+        return jnp.concatenate([prefix, split_heads(adapt(x, width), heads)], axis=1)
 
     x = inputs.array(batch, n_steps, width)
     for _ in range(3):
         y = layer_norm(w, x)
-        share = _share(split_heads(adapted(y, width), heads), prefixed(y))
-        x = x + adapted(_join(share, prefixed(y)), width)
-        x = x + adapted(gelu(adapted(layer_norm(w, x), 4 * width)), width)
+        share = _share(split_heads(adapt(y, width), heads), add_prefix(y))
+        x = x + adapt(_join(share, add_prefix(y)), width)
+        x = x + adapt(gelu(adapt(layer_norm(w, x), 4 * width)), width)
     return dense(w, layer_norm(w, x).mean(1), 32)

@@ -27,10 +27,10 @@ def attend(w: Draw, x: Any, context: Any, heads: int, *, is_causal: bool = False
     value = split_heads(dense(w, context, width), heads)
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / query.shape[-1] ** 0.5
     if is_causal:
-        allowed = jnp.tril(jnp.ones(scores.shape[-2:], bool))
-        scores = jnp.where(allowed, scores, -1e9)
-    mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), value)
-    return dense(w, mixed.reshape(x.shape), width)
+        mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+        scores = jnp.where(mask, scores, -1e9)
+    values = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), value)
+    return dense(w, values.reshape(x.shape), width)
 
 
 def feed_forward(w: Draw, x: Any, factor: int = 4) -> Any:
@@ -98,8 +98,8 @@ def linear_attention(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
         query, key = jax.nn.elu(query) + 1, jax.nn.elu(key) + 1
         memory = jnp.einsum("bshd,bshe->bhde", key, value)
         scale = jnp.einsum("bshd,bhd->bsh", query, key.sum(1))
-        mixed = jnp.einsum("bshd,bhde->bshe", query, memory) / scale[..., None]
-        return dense(w, mixed.reshape(x.shape), width)
+        values = jnp.einsum("bshd,bhde->bshe", query, memory) / scale[..., None]
+        return dense(w, values.reshape(x.shape), width)
 
     x = inputs.array(batch, 48, width)
     for _ in range(depth):
@@ -113,8 +113,8 @@ def _rotate(x: Any) -> Any:
     steps, half = x.shape[1], x.shape[3] // 2
     angle = np.outer(np.arange(steps), 1e4 ** (-np.arange(half) / half)).astype(np.float32)
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]  # (s, 1, d / 2)
-    one, two = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([one * cos - two * sin, one * sin + two * cos], axis=-1)
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
 
 
 def _rms_norm(w: Draw, x: Any) -> Any:
@@ -129,14 +129,14 @@ def rotary(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
 
     def attend(x: Any) -> Any:
         query, key, value = jnp.split(x, [width, width + n_key], axis=-1)
-        grouped = (batch, n_steps, heads // shared_by, shared_by, -1)
-        query = _rotate(split_heads(query, heads)).reshape(grouped)
+        groups = (batch, n_steps, heads // shared_by, shared_by, -1)
+        query = _rotate(split_heads(query, heads)).reshape(groups)
         key = _rotate(split_heads(key, heads // shared_by))
         scores = jnp.einsum("bqghd,bkgd->bghqk", query, key) / query.shape[-1] ** 0.5
         scores = jnp.where(jnp.tril(jnp.ones((n_steps, n_steps), bool)), scores, -1e9)
         value = split_heads(value, heads // shared_by)
-        mixed = jnp.einsum("bghqk,bkgd->bqghd", jax.nn.softmax(scores, axis=-1), value)
-        return mixed.reshape(batch, n_steps, width)
+        values = jnp.einsum("bghqk,bkgd->bqghd", jax.nn.softmax(scores, axis=-1), value)
+        return values.reshape(batch, n_steps, width)
 
     x = inputs.array(batch, n_steps, width)
     for _ in range(depth):
@@ -175,10 +175,10 @@ def local_attention(w: Draw, inputs: Draw, batch: int) -> Any:
             for y in (key, value)
         )
         scores = jnp.einsum("bnqhd,bnkhd->bnhqk", query, key) / query.shape[-1] ** 0.5
-        allowed = np.tri(size, 2 * size, size, bool)
-        share = jax.nn.softmax(jnp.where(allowed, scores, -1e9), axis=-1)
-        mixed = jnp.einsum("bnhqk,bnkhd->bnqhd", share, value)
-        return dense(w, mixed.reshape(x.shape), width)
+        mask = np.tri(size, 2 * size, size, bool)
+        share = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
+        values = jnp.einsum("bnhqk,bnkhd->bnqhd", share, value)
+        return dense(w, values.reshape(x.shape), width)
 
     x = inputs.array(batch, n_steps, width)
     for _ in range(3):
@@ -192,10 +192,10 @@ def gated_mlp(w: Draw, inputs: Draw, batch: int) -> Any:
     width, inner, heads, n_steps = 96, 192, 4, 48
     x = inputs.array(batch, n_steps, width)
     for _ in range(4):
-        kept, gate = jnp.split(gelu(dense(w, layer_norm(w, x), 2 * inner)), 2, axis=-1)
+        content, gate = jnp.split(gelu(dense(w, layer_norm(w, x), 2 * inner)), 2, axis=-1)
         gate = split_heads(layer_norm(w, gate), heads)
         gate = 1 + jnp.einsum("hts,bshd->bthd", w.weight(heads, n_steps, n_steps), gate)
-        x = x + dense(w, kept * gate.reshape(kept.shape), width)
+        x = x + dense(w, content * gate.reshape(content.shape), width)
     return x
 
 
@@ -236,14 +236,14 @@ def talking_heads(w: Draw, inputs: Draw, batch: int) -> Any:
         query, key, value = (split_heads(dense(w, x, width), heads) for _ in range(3))
         scores = jnp.einsum("bqhd,bkhd,hg->bqkg", query, key, before)
         share = jax.nn.softmax(scores / query.shape[-1] ** 0.5, axis=2) @ after
-        mixed = jnp.einsum("bqkh,bkhd->bqhd", share, value)
-        return dense(w, mixed.reshape(x.shape), width)
+        values = jnp.einsum("bqkh,bkhd->bqhd", share, value)
+        return dense(w, values.reshape(x.shape), width)
 
     x = inputs.array(batch, 24, width)
     for _ in range(3):
-        own, before, after = w.part(), w.weight(heads, 8), w.weight(8, heads)
-        x = x + attend(own, before, after, layer_norm(own, x))
-        x = x + feed_forward(own, layer_norm(own, x))
+        of_block, before, after = w.part(), w.weight(heads, 8), w.weight(8, heads)
+        x = x + attend(of_block, before, after, layer_norm(of_block, x))
+        x = x + feed_forward(of_block, layer_norm(of_block, x))
     return x
 
 
@@ -273,8 +273,8 @@ def seq2seq(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
         query = split_heads(dense(w, x, width), heads)
         key, value = (split_heads(dense(w, context, width), heads) for _ in range(2))
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) + bias
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), value)
-        return dense(w, mixed.reshape(x.shape), width)
+        values = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), value)
+        return dense(w, values.reshape(x.shape), width)
 
     def near(biases: Any, n_steps: int) -> Any:
         apart = np.subtract.outer(np.arange(n_steps), np.arange(n_steps))
@@ -283,7 +283,7 @@ def seq2seq(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     table = w.weight(n_words, width)
     both_ways, backwards = w.array(2 * reach + 1, heads), w.array(2 * reach + 1, heads)
     tokens = inputs.integers(n_words, batch, 32), inputs.integers(n_words, batch, 16)
-    source, target = (table[some] for some in tokens)
+    source, target = (table[words] for words in tokens)
     bias = near(both_ways, source.shape[1])
     for _ in range(depth):
         y = layer_norm(w, source)
@@ -292,9 +292,9 @@ def seq2seq(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     n_steps = target.shape[1]
     bias = near(backwards, n_steps) + np.triu(np.full((n_steps, n_steps), -1e9, np.float32), 1)
     for _ in range(depth):
-        own = w.part()
-        y = layer_norm(own, target)
-        target = target + attend(own, y, y, bias)
+        of_block = w.part()
+        y = layer_norm(of_block, target)
+        target = target + attend(of_block, y, y, bias)
         target = target + attend(w, layer_norm(w, target), source, 0.0)
-        target = target + feed_forward(own, layer_norm(own, target))
+        target = target + feed_forward(of_block, layer_norm(of_block, target))
     return target @ table.T

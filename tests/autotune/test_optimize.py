@@ -244,11 +244,11 @@ def test_portfolio_tries_the_menu_and_the_picks_of_a_ranker_that_guides_the_sear
 ) -> None:
     shapes = []
 
-    def rank(_: object, __: object, configs: NDArray[np.int8]) -> NDArray[np.int64]:
-        shapes.append(configs.shape)
-        return np.argsort(-4 * configs[:, 0, 6] - configs[:, 1, 6], kind="stable")
+    def rank(_: object, settings: NDArray[np.int64]) -> NDArray[np.int64]:
+        shapes.append(settings.shape)
+        return np.argsort(-settings @ (4, 1), kind="stable")
 
-    monkeypatch.setattr("autotune.optimize.ranker.rank_layouts", rank)
+    monkeypatch.setattr("autotune.optimize.strategies._rank_layouts", rank)
     monkeypatch.setattr("autotune.optimize.strategies.N_PICKS", 2)
     simulate(monkeypatch, lambda setting, number: 0.6)
     spin = SpinSource(is_reversed=True, usual=(0, 2))
@@ -258,7 +258,7 @@ def test_portfolio_tries_the_menu_and_the_picks_of_a_ranker_that_guides_the_sear
     assert [(c.setting, c.source) for c in result.candidates[:4]] == first
     bred = {c.setting for c in result.candidates if c.source == "search"}
     assert bred <= {(3, 1), (3, 0), (2, 3)}
-    assert shapes[0] == (16, 2, 18) and len(shapes) == 2  # the second are new children
+    assert shapes[0] == (16, 2) and len(shapes) == 2  # the second are new children
     fewer = optimize(replace(request, n_candidates=3), tmp_path / "portfolio")
     assert [(c.setting, c.source) for c in fewer.candidates[:4]] == first
     ranker = optimize(replace(request, search="ranker"), tmp_path / "ranker")
