@@ -154,38 +154,25 @@ def is_legal(settings: NDArray[np.int64]) -> bool:
     return bool(((settings >= 0) & (settings < N_OPTIONS)).all())
 
 
-def drawn(n_options: list[int], groups: list[int], n: int, seed: int = 0) -> NDArray[np.int64]:
-    """All settings (c, g) of a random search."""
-    space = Space(np.array(n_options), np.array(groups))
-    return next(random_search(space, n, np.random.default_rng(seed)))
-
-
-def test_random_search_starts_with_the_default_and_draws_every_option_alike_in_many_groups() -> (
-    None
-):
-    settings = drawn(N_OPTIONS.tolist(), GROUPS.tolist(), 400)
-    assert settings.shape == (400, 8)
-    assert not settings[0].any()
-    assert is_legal(settings)
+def test_random_search_starts_with_the_default_and_varies_shares_and_groups() -> None:
+    rng = np.random.default_rng(0)
+    settings = next(random_search(Space(N_OPTIONS, GROUPS), 400, rng))
+    assert settings.shape == (400, 8) and not settings[0].any() and is_legal(settings)
     assert (settings.max(axis=0) == N_OPTIONS - 1).all()
     group = settings[:, :3]
     alike = (group == group[:, :1]).all(axis=1)
     assert (alike & group.any(axis=1)).mean() > 0.15 and (~alike).mean() > 0.15
-    assert drawn([2, 9], [0, 0], 200).max(axis=0).tolist() == [1, 8]  # unequal options in a group
-
-
-def test_random_search_changes_a_varying_share_and_repeats_some() -> None:
-    settings = drawn([4] * 50, [*range(50)], 300, seed=1)
+    unequal = Space(np.array([2, 9]), np.zeros(2, np.int64))  # options of one group
+    assert next(random_search(unequal, 200, rng)).max(axis=0).tolist() == [1, 8]
+    settings = next(random_search(Space(np.full(50, 4), np.arange(50)), 300, rng))
     share = (settings > 0).mean(axis=1)
     assert (share < 0.2).mean() > 0.1 and (share > 0.5).mean() > 0.1
-    assert 260 <= len(np.unique(settings, axis=0)) < 300
+    assert 260 <= len(np.unique(settings, axis=0)) < 300  # some are repeated
 
 
 def test_genetic_search_starts_at_the_default_is_legal_improves_and_can_be_replayed() -> None:
     settings = evolve(200, distance_ns)
-    assert settings.shape == (200, 8)
-    assert not settings[0].any()
-    assert is_legal(settings)
+    assert settings.shape == (200, 8) and not settings[0].any() and is_legal(settings)
     runtime_ns = distance_ns(settings)
     assert runtime_ns[-50:].mean() < runtime_ns[:50].mean() - 2
     assert runtime_ns.min() == 100.0
