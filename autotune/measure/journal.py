@@ -126,24 +126,20 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 class Visitor:
-    """Visits configs that the journal does not have yet, and reports the progress."""
+    """Visits configs that the journal does not have yet, and reports the progress.
+
+    Args:
+        total: Number of configs.
+        n_visits: Number of visits of each config.
+    """
 
     def __init__(
         self, session: Session, journal: Journal, *, label: str, total: int, n_visits: int = 1
     ) -> None:
-        self._session = session
-        self._journal = journal
+        self._session, self._journal = session, journal
         self._label, self._total, self._n_visits = label, total, n_visits
-        # Visits to configs that have failed count as done.
-        self._n_skipped = 0
-        self._n_reported = -1
-        self._report()
-
-    def _report(self) -> None:
-        n_done = (len(self._journal.visits) + self._n_skipped) // self._n_visits
-        if n_done != self._n_reported:
-            self._n_reported = n_done
-            progress(self._label, n_done, self._total)
+        self._n_calls = 0
+        progress(label, 0, total)
 
     def visit(self, config: int, turn: int, setting: Choices) -> float:
         """Return the runtime of a config in a round, in ns. inf if it fails or has failed.
@@ -152,30 +148,24 @@ class Visitor:
             OutOfTime: The time is over.
             ProgramFailed: The first ten configs all failed.
         """
-        if (config, turn) in self._journal.visits:
-            return self._journal.visits[config, turn].runtime_ns
-        if config in self._journal.failed:
-            self._n_skipped += 1
-            self._report()
-            return math.inf
-        if out_of_time():
-            raise OutOfTime(self._label)
-        try:
-            visit = self._session.visit(setting)
-        except ConfigFailed as failure:
-            self._journal.add(config, setting.tolist(), failed=str(failure))
-            self._check_failures(failure)
-            return self.visit(config, turn, setting)
-        self._journal.add(config, setting.tolist(), round=turn, **visit._asdict())
-        self._report()
-        return visit.runtime_ns
-
-    def _check_failures(self, failure: ConfigFailed) -> None:
-        n_failed = len(self._journal.failed)
-        if not self._journal.visits and n_failed >= MAX_FAILED_AT_START:
-            # The program has a fault, not its configs.
-            reason = f"the first {n_failed} configs all failed: {failure}"
-            raise ProgramFailed(f"{self._label}: {reason}") from failure
+        journal = self._journal
+        if (config, turn) not in journal.visits and config not in journal.failed:
+            if out_of_time():
+                raise OutOfTime(self._label)
+            try:
+                result = self._session.visit(setting)._asdict() | {"round": turn}
+            except ConfigFailed as failure:
+                result = {"failed": str(failure)}
+            journal.add(config, setting.tolist(), **result)
+            if not journal.visits and len(journal.failed) >= MAX_FAILED_AT_START:
+                # The program has a fault, not its configs.
+                reason = f"the first {len(journal.failed)} configs all failed"
+                raise ProgramFailed(f"{self._label}: {reason}: {journal.failed[config]}")
+        self._n_calls += 1
+        if self._n_calls % self._n_visits == 0:
+            progress(self._label, self._n_calls // self._n_visits, self._total)
+        visit = journal.visits.get((config, turn))
+        return visit.runtime_ns if visit else math.inf
 
 
 def run_search(visitor: Visitor, search: Search) -> Choices:
