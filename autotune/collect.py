@@ -27,7 +27,7 @@ from autotune.measure.journal import (
 from autotune.measure.program import Description
 from autotune.measure.search import SEARCHES
 from autotune.measure.timing import clock_for, figures
-from autotune.measure.worker import ProgramFailed, Session, opening_s
+from autotune.measure.worker import ProgramFailed, Session
 from autotune.plan import JOURNALS, CollectRequest, check_family, is_done
 from common.errors import OutOfTime, UsageError
 from common.files import alone_in, write_text
@@ -152,7 +152,7 @@ def collect_graph(request: CollectRequest, out: Path, *, remeasure: bool = False
 def _measure_and_write(request: CollectRequest, out: Path) -> None:
     start = time.monotonic()
     with request.start_worker() as session:
-        description = session.describe(timeout_s=opening_s())
+        description = session.describe()
         journal = open_journal(request.journal(out), _header(request, description))
         # An old second measurement was compared with fewer rounds.
         request.journal(out, again=True).unlink(missing_ok=True)

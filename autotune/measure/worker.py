@@ -202,13 +202,13 @@ class Session(AbstractContextManager["Session"]):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def describe(self, *, timeout_s: float = OPEN_TIMEOUT_S) -> Description:
+    def describe(self) -> Description:
         """Open the program and return the parts that do not depend on a setting."""
         self.stop()
         self._start()
-        description: Description = self._ask(
-            "open", (self._open_measurable, self._on_all_cores), timeout_s, ProgramFailed
-        )
+        timeout_s = min(OPEN_TIMEOUT_S, max(MIN_OPEN_S, seconds_left()))
+        request = (self._open_measurable, self._on_all_cores)
+        description: Description = self._ask("open", request, timeout_s, ProgramFailed)
         return description
 
     def spell(self, settings: Choices) -> NDArray[Any]:
@@ -286,11 +286,6 @@ class Session(AbstractContextManager["Session"]):
             self._process.wait(KILL_WAIT_S)
             self._output.close()
             self._process = None
-
-
-def opening_s() -> float:
-    """Return how long a first opening may take: the time that is left, but 60 to 600 s."""
-    return min(OPEN_TIMEOUT_S, max(MIN_OPEN_S, seconds_left()))
 
 
 def _worker_environment(*, on_all_cores: bool) -> dict[str, str]:

@@ -24,7 +24,7 @@ import numpy as np
 from autotune.measure.journal import SEARCH_ROUND, Journal, Visitor, run_search
 from autotune.measure.program import Decisions, Description
 from autotune.measure.timing import MIN_RUNS, VISIT_BUDGET_NS
-from autotune.measure.worker import NOT_DONE, opening_s
+from autotune.measure.worker import NOT_DONE
 from autotune.optimize.candidate import (
     CONFIRM,
     MIN_GAIN,
@@ -149,7 +149,7 @@ def optimize(request: OptimizeRequest, out: Path, *, minutes: float = 10.0) -> O
     """
     with time_limit(minutes), request.start_worker() as worker:
         start = time.monotonic()
-        description = worker.describe(timeout_s=opening_s())
+        description = worker.describe()
         session = OptimizeSession(request, out, worker, description)
         # A confirming process opens the program, and compiles it up to twice more.
         n_processes = 1 + N_PROCESSES * (1 + session.needs_all_cores)
