@@ -231,7 +231,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Decide
     [
         ("no_such_program", "not in the catalogue, which `collect --list` prints"),
         ("absent.mlir", "--program absent.mlir: no such file"),
-        ("no.such.module:step", "cannot be imported: ModuleNotFoundError: No module named"),
         ("raises_two_lines:step", "cannot be imported: ValueError: one two;"),
         ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
         ("own_programs:absent", "holds no 'absent'; it has .*step"),
