@@ -11,10 +11,8 @@ Example: python -m autotune.go.pretrain --out autotune/go/policy.safetensors
 
 import argparse
 import json
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -52,22 +50,15 @@ SCALER = "scaler."
 Times = NDArray[np.float64]
 
 
-class OptionTable(NamedTuple):
-    """Measured runtimes of `ALL_SETTINGS` of one program.
-
-    Attributes:
-        ratios: Median runtime over the default's, (96,). inf means that the setting failed.
-    """
-
-    description: Description
-    ratios: Times
-
-
-def measure_options(program: str, out: Path) -> OptionTable:
+def measure_options(program: str, out: Path) -> tuple[Description, Times]:
     """Measure all settings of a program's compiler options in rounds, the default twice.
 
     Args:
         out: Folder of journals. The same call resumes.
+
+    Returns:
+        The program, and the median runtime of each of `ALL_SETTINGS` over the default's, (96,).
+        inf means that the setting failed.
     """
     settings = np.concatenate([ALL_SETTINGS[:1], ALL_SETTINGS])
     rng = generator(0, "options", program)
@@ -84,25 +75,7 @@ def measure_options(program: str, out: Path) -> OptionTable:
     default_ns = rounds_ns[:, :2].mean(axis=1, keepdims=True)
     ratios = np.median(rounds_ns[:, 1:] / default_ns, axis=0)
     ratios[0] = 1.0
-    return OptionTable(description, ratios)
-
-
-def train_policy(
-    graphs: Sequence[DecisionGraph], tables: dict[str, OptionTable], *, seed: int
-) -> Policy:
-    """Return a new policy that PPO trained on measured tables.
-
-    Args:
-        seed: Seed of the draws. The caller seeds the weights.
-    """
-    policy = Policy(CONFIG)
-
-    def reward(graph: DecisionGraph, settings: Choices) -> Times:
-        rows = np.ravel_multi_index(tuple(settings.T), N_OPTIONS.tolist())
-        return tables[graph.name].ratios[rows]
-
-    improve_policy(policy, graphs, reward, PRE_TRAINING, seed=seed)
-    return policy
+    return description, ratios
 
 
 def save_policy(path: Path, policy: Policy, scaler: NodeScaler) -> None:
@@ -139,11 +112,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     tables = {program: measure_options(program, options.work) for program in PROGRAMS}
-    features = [table.description.arrays["node_feat"] for table in tables.values()]
+    features = [description.arrays["node_feat"] for description, _ in tables.values()]
     scaler = fit_node_scaler(features, scaling=SCALING)
+
+    def reward(graph: DecisionGraph, settings: Choices) -> Times:
+        _, ratios = tables[graph.name]
+        return ratios[np.ravel_multi_index(tuple(settings.T), N_OPTIONS.tolist())]
+
     with torch_prepared(threads=1, device=CPU, seed=options.seed):
-        graphs = [decision_graph(name, table.description, scaler) for name, table in tables.items()]
-        policy = train_policy(graphs, tables, seed=options.seed)
+        programs = {name: description for name, (description, _) in tables.items()}
+        graphs = [decision_graph(name, program, scaler) for name, program in programs.items()]
+        policy = Policy(CONFIG)
+        improve_policy(policy, graphs, reward, PRE_TRAINING, seed=options.seed)
     save_policy(options.out, policy, scaler)
     log.info(f"{options.out}: {options.out.stat().st_size / 2**10:.0f} KiB")
 

@@ -96,11 +96,7 @@ class MeasurableProgram(Protocol):
         """Return config features of settings (c, g) as the npz file has them, (c, …)."""
 
     def load(self, setting: Choices) -> Loaded:
-        """Compile for one setting (g,).
-
-        Raises:
-            Exception: The compiler rejects the setting.
-        """
+        """Compile for one setting (g,). Any exception means that the compiler rejects it."""
 
     def describe_setting(self, setting: Choices) -> Decisions:
         """Return the decisions of one setting (g,)."""
