@@ -105,8 +105,10 @@ def facts_of(lowered: Any, arguments: Any, *, has_values: bool) -> dict[str, str
         "arguments": ", ".join(jax.typeof(leaf).str_short() for leaf in leaves),
     }
     if has_values:
-        values = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
-        facts["values"] = hashlib.blake2b(values, digest_size=8).hexdigest()
+        values = hashlib.blake2b(digest_size=8)
+        for leaf in leaves:
+            values.update(np.asarray(leaf).tobytes())
+        facts["values"] = values.hexdigest()
     return facts
 
 
