@@ -43,7 +43,7 @@ from data.npz.graphs import KEYS_OF
 from data.tree import names_beside
 
 # A call fails if this number of programs cannot be opened, and no other one was measured.
-MAX_FAILED_AT_START = 3
+MAX_BROKEN_AT_START = 3
 MIN_SPREAD = 1.2
 # Configs of a second measurement. Its agreement with the first is the noise ceiling.
 REMEASURED = 30
@@ -106,7 +106,7 @@ def collect_graphs(
                 line = outcomes[-1].line()
             except ProgramFailed as failure:
                 n_failed += 1
-                if n == 1 or (n_failed >= MAX_FAILED_AT_START and not outcomes):
+                if n == 1 or (n_failed >= MAX_BROKEN_AT_START and not outcomes):
                     raise
                 line = f"left out: {failure}"
             if n > 1:

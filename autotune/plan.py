@@ -25,7 +25,7 @@ Manifest = Mapping[str, Mapping[str, Any]]
 
 JOURNALS = "journal"
 # The space of each `--kind`.
-SPACES = {"layout": "layouts", "options": "options", "fusion": "fusion"}
+KINDS = {"layout": "layouts", "options": "options", "fusion": "fusion"}
 # The catalogue has the number of configs of each program of the sample.
 SAMPLE_ROUNDS, SAMPLE_TIMEOUT_S = 6, 120.0
 
@@ -39,7 +39,7 @@ class CollectRequest:
 
     Attributes:
         program: Name in the catalogue, "module:name", FILE or FILE#MODULE.
-        kind: A key of `SPACES`.
+        kind: A key of `KINDS`.
         search: A key of `autotune.measure.search.SEARCHES`.
         split: "train", "valid" or "test".
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
@@ -59,7 +59,7 @@ class CollectRequest:
 
     def __post_init__(self) -> None:
         """Check the values and find the program."""
-        check_choice("--kind", self.kind, SPACES)
+        check_choice("--kind", self.kind, KINDS)
         check_choice("--search", self.search, SEARCHES)
         check_choice("--split", self.split, SPLITS)
         check_choice("--device", self.device or DEVICES[0], DEVICES)
@@ -120,7 +120,7 @@ class CollectRequest:
         """Return the function that opens the program in a worker."""
         # The compiler adds copies for layouts itself, so only the other kinds check the outputs.
         opener = partial(open_program, has_checks=self.kind != "layout")
-        return partial(opener, self.program, (SPACES[self.kind],), self.device, self.inputs)
+        return partial(opener, self.program, (KINDS[self.kind],), self.device, self.inputs)
 
     def start_worker(self) -> Session:
         """Return a worker process for the program."""

@@ -34,7 +34,7 @@ from data.hlo.choices import Choices
 from models.config.networks import Positive, PositiveFloat, Weight
 
 # A failed setting counts as 100 times slower than the default: its reward is GO's, -10.
-FAILED_RATIO = 100.0
+MAX_RATIO = 100.0
 # Share of the old mean in the running mean of a graph's rewards.
 REWARD_DECAY = 0.7
 # A search ends after this number of batches without a new setting.
@@ -71,9 +71,9 @@ def rewards_of(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the rewards of settings, (b,).
 
     Args:
-        ratios: Runtimes over the baseline's, (b,). inf counts as `FAILED_RATIO`.
+        ratios: Runtimes over the baseline's, (b,). inf counts as `MAX_RATIO`.
     """
-    return -np.sqrt(np.minimum(ratios, FAILED_RATIO))
+    return -np.sqrt(np.minimum(ratios, MAX_RATIO))
 
 
 def clipped_objective(

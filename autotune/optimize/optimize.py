@@ -38,12 +38,12 @@ from autotune.optimize.candidate import (
     setting_text,
 )
 from autotune.optimize.session import (
-    JOURNALS,
     MIN_ROUNDS,
     OptimizeRequest,
     OptimizeSession,
 )
 from autotune.optimize.strategies import SEARCH, search_for
+from autotune.plan import JOURNALS
 from autotune.spaces import why_without
 from common.errors import OutOfTime, PipelineError
 from common.files import alone_in

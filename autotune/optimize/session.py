@@ -35,7 +35,7 @@ from autotune.optimize.candidate import (
     compare_rounds,
     pool_processes,
 )
-from autotune.plan import check_choice
+from autotune.plan import JOURNALS, check_choice
 from autotune.programs.catalogue import NO_INPUTS, ProgramInputs
 from autotune.spaces import SPACES, open_program
 from common.errors import OutOfTime, PipelineError, UsageError
@@ -44,7 +44,6 @@ from common.progress import out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
 from data.hlo.choices import Choices
 
-JOURNALS = "journal"
 # A process with fewer rounds is ignored.
 MIN_ROUNDS = 2
 SEARCHES = ("portfolio", "random", "genetic", "ranker", "go")

@@ -76,13 +76,13 @@ def collect(
     Example: fast-or-slow collect --kind layout --program mlp_b16 --out data/raw/mine
     """
     from autotune.collect import collect_graphs
-    from autotune.plan import SPACES, CollectRequest, check_choice, sample_requests
+    from autotune.plan import KINDS, CollectRequest, check_choice, sample_requests
     from autotune.programs.catalogue import ProgramInputs, rows
 
     if plan not in (None, "sample"):
         raise UsageError(f"--plan {plan}: no such plan; known: sample")
     if list_programs:
-        check_choice("--kind", kind, SPACES)
+        check_choice("--kind", kind, KINDS)
         programs = [(row["program"], row["family"]) for row in rows()]
         print_rows(("program", "family"), programs, as_json=json)
         return
