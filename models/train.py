@@ -1,11 +1,14 @@
 """Train one model into its run folder, once."""
 
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.files import alone_in, checksum_of, read_bytes
 from common.progress import out_of_time, progress
+from common.settings import ROOT
 from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection
 from models.config.custom import source_of
@@ -14,6 +17,8 @@ from models.registry import TrainJob, model_entry
 from models.run_folder import begin, check_done, is_done, mark_done
 from models.training.device import TRAINING_KEYS, explain_memory_errors
 from models.training.loop import CHECKPOINT, WEIGHTS
+
+PACKAGES = ("torch", "torch_geometric", "lightgbm", "sklearn", "scipy", "jinja2", "matplotlib")
 
 
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
@@ -54,6 +59,14 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
                     job.run_dir, (p for p in files if p.name != CHECKPOINT and p.name[0] != ".")
                 )
     (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
+
+
+def check_packages() -> None:
+    """Raise a PipelineError if a package is missing that any part of a run needs."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        install = f"{sys.executable} -m pip install -r {ROOT / 'requirements.txt'}"
+        raise PipelineError(f"package {missing[0]}: is not installed; {install}")
 
 
 def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:

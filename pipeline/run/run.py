@@ -46,7 +46,7 @@ from models.run_folder import (
     mark_done,
     with_original_name,
 )
-from models.train import sources_of
+from models.train import check_packages, sources_of
 from models.training.device import log_device
 from pipeline.run.jobs import check_left_out, check_starts, n_steps
 from pipeline.run.report import build_report, write_report
@@ -96,6 +96,7 @@ def run(
             run, nothing is trained, and the train split is not read. None trains.
     """
     workers.check()
+    check_packages()
     splits = SPLITS if models is None else tuple(SUBMISSION)
     files = inputs.find(splits)
     recipe, collections = with_original_name(recipe, out), _present(files)

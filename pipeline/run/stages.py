@@ -23,6 +23,7 @@ from ensembles.trained_models import FINAL_FOLDER, find_models
 from models.config.recipe import Recipe
 from models.registry import model_entry
 from models.run_folder import CONFIG, check_free, is_done, with_original_name
+from models.train import check_packages
 from models.training.device import log_device
 from pipeline.run.jobs import (
     check_left_out,
@@ -61,6 +62,7 @@ def train_collection(
         raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
     models = names if model is None else (model,)
     workers.check()
+    check_packages()
     has_gpu = log_device(recipe)["device"] != "CPU"
     first = out / f"{models[0]}-seed{recipe.seeds_of(models[0])[0]}"
     name = with_original_name(recipe.fits(models[0])[0], first).name
