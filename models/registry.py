@@ -69,8 +69,8 @@ class ModelEntry:
         if self.ranker:
             imported(f"models.trees.{self.ranker}:train_{self.ranker}")(job)
         else:
-            module = "segments.training" if self.network == SEGMENT_SAGE else f"{self.kind}.network"
-            imported(f"models.{module}:train")(job, self.network_class)
+            place = "segments" if self.network == SEGMENT_SAGE else self.kind
+            imported(TRAIN_FUNCTIONS[place])(job, self.network_class)
 
     def load(self, run_dir: Path, recipe: Recipe) -> Ranker:
         ranker: Ranker
@@ -100,6 +100,11 @@ NETWORKS = {
     "early_fusion_sage": ("tile", "models.tile.early_fusion_sage:EarlyFusionSage"),
 }
 SEGMENT_SAGE = "models.segments.network:SegmentSage"
+TRAIN_FUNCTIONS = {
+    "layout": "models.layout.network:train_layout_network",
+    "tile": "models.tile.network:train_tile_network",
+    "segments": "models.segments.training:train_segments",
+}
 # The kind and the module of each ranker on statistics.
 RANKERS = {
     "layout_boosting": ("layout", "boosting"),

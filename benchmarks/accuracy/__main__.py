@@ -110,10 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise UsageError("--report: tasks are missing; --report FOLDER writes the others")
         write_report(cells, options.report)
     else:
-        train(options)
+        train_cells(options)
 
 
-def train(options: argparse.Namespace) -> None:
+def train_cells(options: argparse.Namespace) -> None:
     """Train the missing cells. Wrong options raise an error before the first training."""
     if any(key.startswith(("layout.models", "tile.models")) for key in options.set):
         raise UsageError("--set: --models names the models to train, or --own a custom one")

@@ -35,7 +35,7 @@ _MAX_GRAPH_BYTES = 2**31  # the largest published graph has far less
 _MAX_HEADER_BYTES = 2**16
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """One file inside an archive."""
 
     name: str
@@ -44,7 +44,7 @@ class Member(NamedTuple):
     open: Callable[[], IO[bytes] | None]
 
 
-Graphs = dict[str, dict[str, Member]]  # by part and by the file's name
+Graphs = dict[str, dict[str, ArchiveMember]]  # by part and by the file's name
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def finished_part(job: FetchJob, part: str) -> FetchedPart | None:
 
 
 def _unpack_part(
-    job: FetchJob, part: str, members: Mapping[str, Member], archive: Path
+    job: FetchJob, part: str, members: Mapping[str, ArchiveMember], archive: Path
 ) -> FetchedPart:
     folder = job.folder_of(part)
     sweep(folder)
@@ -163,7 +163,7 @@ def _unpack_part(
     return FetchedPart(part, len(members), total, was_there=False)
 
 
-def _chunks(member: Member, archive: Path) -> Iterator[bytes]:
+def _chunks(member: ArchiveMember, archive: Path) -> Iterator[bytes]:
     with _reading(archive):
         source, n_left = member.open(), member.size
         while source and n_left and (chunk := source.read(_CHUNK_BYTES)):
@@ -237,19 +237,21 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _members(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[Member]:
+def _members(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[ArchiveMember]:
     if isinstance(archive, tarfile.TarFile):
         for info in archive:
             if not info.isdir():
                 is_plain, opening = info.isreg(), partial(archive.extractfile, info)
-                yield Member(info.name, info.size, is_plain and not info.issparse(), opening)
+                yield ArchiveMember(info.name, info.size, is_plain and not info.issparse(), opening)
         return
     for entry in archive.infolist():
         if not entry.is_dir():
             kind = stat.S_IFMT(entry.external_attr >> 16)
             is_usual = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
             is_plain = is_usual and kind in (0, stat.S_IFREG) and not entry.flag_bits & 1
-            yield Member(entry.filename, entry.file_size, is_plain, partial(archive.open, entry))
+            yield ArchiveMember(
+                entry.filename, entry.file_size, is_plain, partial(archive.open, entry)
+            )
 
 
 def _graph_members(archive: tarfile.TarFile | zipfile.ZipFile, path: Path) -> Graphs:

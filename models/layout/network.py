@@ -173,7 +173,7 @@ def recorded_steps(model: LayoutNetwork, device: torch.device) -> "RecordedSteps
     return RecordedSteps(model.to(device), partial(sample_loss, model))
 
 
-def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
+def train_layout_network(job: TrainJob, network: type[LayoutNetwork]) -> None:
     """Train a layout network, and write its weights and its scaler."""
     with torch_for(job, network) as (config, device):
         held_out = held_out_graphs(job, config.training)

@@ -178,7 +178,7 @@ class HeadTask(PooledGraphs):
         return LOSSES[self.config.loss](scores, graph.runtimes(pool[sample]))
 
 
-def train(job: TrainJob, network: type[SegmentSage]) -> None:
+def train_segments(job: TrainJob, network: type[SegmentSage]) -> None:
     """Train the layout GNN for whole graphs, and write its weights and its scaler."""
     with torch_for(job, network) as (config, device):
         model, scaler, inputs = begin_layout_network(job, network, job.files, device)

@@ -126,7 +126,7 @@ class TileTask(HeldOutGraphs[TileInputs]):
             yield ranking_score("tile", scores, inputs.runtime[rows])
 
 
-def train(job: TrainJob, network: type[TileNetwork]) -> None:
+def train_tile_network(job: TrainJob, network: type[TileNetwork]) -> None:
     """Train a tile network, and write its weights and its scalers."""
     with torch_for(job, network) as (config, device):
         held_out, features = held_out_graphs(job, config.training), job.recipe.features

@@ -156,7 +156,7 @@ def test_each_network_trains_in_half_precision(name: str, tiny_tree: Path, tmp_p
     assert np.corrcoef(scores["float32"], scores["bfloat16"])[0, 1] > 0.9
     # Heads are float32, because scores in half precision have ties.
     n_scores = {precision: len(np.unique(values)) for precision, values in scores.items()}
-    assert n_scores["bfloat16"] > 0.9 * n_scores["float32"]
+    assert n_scores["bfloat16"] > 0.8 * n_scores["float32"]
 
 
 PROGRAM = """
@@ -165,14 +165,14 @@ before = dict(os.environ)
 from ensembles import load_graph, load_ranker, rank
 from models.config.custom import imported
 from models.config.recipe import Recipe
-from models.registry import NETWORKS, model_entry
+from models.registry import NETWORKS, TRAIN_FUNCTIONS, model_entry
 recipe = Recipe()
 for name in recipe.all_models:
     model_entry(recipe, name)
     if name in NETWORKS:
         kind, place = NETWORKS[name]
         imported(place)
-        imported(f"models.{kind}.network:train")
+        imported(TRAIN_FUNCTIONS[kind])
 print(*(name for name in ("torch_geometric", "scipy.stats", "lightgbm") if name in sys.modules))
 assert not {key for key in os.environ.items() - before.items() if "OMP" in key[0]}
 """
