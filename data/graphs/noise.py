@@ -38,12 +38,12 @@ class Noise:
 
 
 def measure_noise(
-    runtime_ns: NDArray[np.int64], group: NDArray[np.int64], *, seed: int = 0, draws: int = DRAWS
+    runtime_ns: NDArray[np.int64], group: NDArray[np.int64], *, seed: int = 0
 ) -> Noise | None:
     """Compare repeated measurements of a graph's configs; None if fewer than 10 were repeated.
 
     Each draw takes two different measurements of every repeated config at random. `tau` is the mean
-    over draws. Time O(draws * c log² c), memory O(c).
+    over draws. Time O(c log² c), memory O(c).
 
     Repeated configs are no fair sample of all configs. A search returns to the good ones, which
     have similar runtimes.
@@ -52,7 +52,6 @@ def measure_noise(
         runtime_ns: Runtimes in ns, (c,), int64, positive.
         group: The distinct config of each row, (c,), int64, 0..u-1, none empty.
         seed: Seed of the draws.
-        draws: Number of draws.
     """
     by_config, sizes = _in_plain_order(runtime_ns, group)
     starts = np.cumsum(sizes) - sizes
@@ -62,7 +61,7 @@ def measure_noise(
     places, counts = starts[sizes > 1], sizes[sizes > 1]
     rng = np.random.default_rng(seed)
     taus = []
-    for _ in range(draws):
+    for _ in range(DRAWS):
         first, second = rng.integers(0, counts), rng.integers(0, counts - 1)
         second += second >= first  # two different measurements of each
         taus.append(kendall_tau(by_config[places + first], by_config[places + second]))

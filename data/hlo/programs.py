@@ -180,19 +180,17 @@ class HloProgram:
         }
 
 
-def read_programs(path: Path, choice: str | None = None) -> list[HloProgram]:
+def read_programs(path: Path) -> list[HloProgram]:
     """Read tuning data or HLO modules. The content decides the type of the file.
 
     Args:
-        path: The file, or a folder that XLA dumped. `FILE#NAME` is one module of it.
-        choice: Name of the module or kernel to read. The default is all of a file. A folder needs
+        path: The file, or a folder that XLA dumped. `FILE#NAME` is one module of it. A folder needs
             a name if it has several modules.
 
     Raises:
         UsageError: Not exactly one module has the name.
     """
-    path, name = split_choice(path)
-    choice = name if choice is None else choice
+    path, choice = split_choice(path)
     if path.is_dir():
         path, choice = find_dumped(path, choice), None
     return parse_programs(path, read_bytes(path), choice)
