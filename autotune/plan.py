@@ -62,7 +62,8 @@ class CollectRequest:
         check_choice("--kind", self.kind, KINDS)
         check_choice("--search", self.search, SEARCHES)
         check_choice("--split", self.split, SPLITS)
-        check_choice("--device", self.device or DEVICES[0], DEVICES)
+        if self.device is not None:
+            check_choice("--device", self.device, DEVICES)
         _ = self.source
 
     @cached_property

@@ -1,5 +1,6 @@
 """Retries of HTTP requests, and words for the faults of a network."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -103,4 +104,4 @@ def network_fault(error: BaseException, server: str) -> str:
 
 def retry_after_s(header: str) -> float | None:
     """Return the seconds of a Retry-After header; None if it has no number."""
-    return float(header) if header.isdecimal() else None
+    return float(header) if re.fullmatch(r"[0-9]{1,6}", header) else None

@@ -91,20 +91,21 @@ def _numbers(number: str) -> list[int]:
 
 
 def missing_names(root: Path) -> dict[str, list[str]]:
-    """Return the imports of the code, also those in functions, that fail by pinned package."""
+    """Return the imports of the code that fail and their files, by pinned package."""
     modules = {_MODULES.get(name, name.replace("-", "_")): name for name in pinned_versions(root)}
-    imports = dict.fromkeys((module, "__name__") for module in modules)
-    for path in sorted(path for top in PACKAGES for path in root.glob(f"{top}/**/*.py")):
+    files = dict.fromkeys(((module, "__name__") for module in modules), root / PINS_FILE)
+    # Custom models are in folders of their own.
+    for path in sorted({*root.glob("*.py"), *root.glob("[!.]*/**/*.py")}):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                imports |= dict.fromkeys((node.module, alias.name) for alias in node.names)
+                files |= dict.fromkeys(((node.module, alias.name) for alias in node.names), path)
             elif isinstance(node, ast.Import):
-                imports |= dict.fromkeys((alias.name, "__name__") for alias in node.names)
+                files |= dict.fromkeys(((alias.name, "__name__") for alias in node.names), path)
     faults: dict[str, list[str]] = {}
-    for module, name in imports:
+    for (module, name), path in files.items():
         package = modules.get(module.partition(".")[0])
         if package and (fault := _import_fault(module, name)):
-            faults.setdefault(package, []).append(fault)
+            faults.setdefault(package, []).append(f"{fault} ({path.relative_to(root)})")
     return faults
 
 
@@ -117,7 +118,11 @@ def _import_fault(module: str, name: str) -> str:
     except Exception as error:
         foreign = isinstance(error, ModuleNotFoundError) and f"{error.name}.".partition(".")[0]
         # A submodule may need a package that only some options use, for example tensorboard.
-        return "" if module != top and foreign not in (False, top) else f"{module}: {error}"
+        return (
+            ""
+            if module != top and foreign not in (False, top)
+            else f"{module}: {error}".splitlines()[0]
+        )
     return "" if hasattr(place, name) else f"{module}.{name}"
 
 

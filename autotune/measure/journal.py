@@ -138,8 +138,9 @@ class Visitor:
     ) -> None:
         self._session, self._journal = session, journal
         self._label, self._total, self._n_visits = label, total, n_visits
-        self._n_calls = 0
-        progress(label, 0, total)
+        # Visits of the journal, and of settings that have failed.
+        self._finished = {*journal.visits}
+        progress(label, len(self._finished) // n_visits, total)
 
     def visit(self, config: int, turn: int, setting: Choices) -> float:
         """Return the runtime of a config in a round, in ns. inf if it fails or has failed.
@@ -161,9 +162,10 @@ class Visitor:
                 # The program has a fault, not its configs.
                 reason = f"the first {len(journal.failed)} configs all failed"
                 raise ProgramFailed(f"{self._label}: {reason}: {journal.failed[config]}")
-        self._n_calls += 1
-        if self._n_calls % self._n_visits == 0:
-            progress(self._label, self._n_calls // self._n_visits, self._total)
+        if (config, turn) not in self._finished:
+            self._finished.add((config, turn))
+            if len(self._finished) % self._n_visits == 0:
+                progress(self._label, len(self._finished) // self._n_visits, self._total)
         visit = journal.visits.get((config, turn))
         return visit.runtime_ns if visit else math.inf
 

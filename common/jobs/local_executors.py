@@ -303,12 +303,14 @@ def defer_interrupts() -> Iterator[None]:
     # A later start would remove the signal mask.
     resource_tracker.ensure_running()
     # Other threads of this process still receive the signal, and its handler runs in the main one.
-    with handled_by(lambda number, _: signals.append(number)):
-        # New processes inherit the mask.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    for number in signals:
-        signal.raise_signal(number)
+    try:
+        with handled_by(lambda number, _: signals.append(number)):
+            # New processes inherit the mask.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    finally:
+        for number in signals:
+            signal.raise_signal(number)

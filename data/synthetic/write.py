@@ -73,7 +73,10 @@ def parse_size(text: str) -> GraphSize:
             f"at least 1; at most {MAX_NODES} nodes, no more configurable ones, and "
             f"{MAX_CONFIGS} configs"
         )
-    sized_program(nodes, configurable, FAMILIES["nlp", "train"][0])  # fails if it is too small
+    try:
+        sized_program(nodes, configurable, FAMILIES["nlp", "train"][0])
+    except UsageError as error:
+        raise UsageError(f"graph '{text}': {error}") from None
     return GraphSize(nodes, configurable, configs)
 
 

@@ -296,7 +296,7 @@ def project(
     x, attention, weight, bias, out, n_rows,
     h: tl.constexpr, k: tl.constexpr, R: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Compute out = x + W joined + bias for R of (n_rows, k) rows."""
+    """Compute out = x + W attention + bias for R of (n_rows, k) rows."""
     row = (tl.program_id(0) * R + tl.arange(0, R)).to(tl.int64)
     channel = tl.arange(0, H)
     total = tl.zeros([R, H], tl.float32)

@@ -17,9 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from data.graph_store.stored_graph import read_layout
+from data.graphs.graph import distinct_configs
+from data.tree import GraphFile
+from features.pruning import prune_layout_graph
 from models.graph_task import SampledGraphs, begin_layout_network, draw, torch_for
 from models.registry import TrainJob
-from models.segments.cut import Segment, SegmentedGraph
+from models.segments.cut import Segment, SegmentedGraph, cut, within
 from models.segments.network import SegmentSage, embed_configs
 from models.training.device import device_of
 from models.training.loop import CHECKPOINT, StepLoss, fit, save_network
@@ -183,7 +187,7 @@ def train_segments(job: TrainJob, network: type[SegmentSage]) -> None:
     with torch_for(job, network) as (config, device):
         model, scaler, inputs = begin_layout_network(job, network, job.files, device)
         graphs = tuple(job.files), inputs, config, job.seed, model
-        entries = [n_embeddings(inputs(file), config.table_configs) for file in job.files]
+        entries = [_n_embeddings_of(job, file) for file in job.files]
         model.history = SegmentHistory(entries, model.width)
         fit(model, SegmentTask(*graphs, model.history), config.training, job, device)
         # Only training needs the history.
@@ -194,6 +198,16 @@ def train_segments(job: TrainJob, network: type[SegmentSage]) -> None:
             fit(model.head, HeadTask(*graphs), training, head_job, device)
         save_network(model, scaler, job.run_dir)
     (job.run_dir / HEAD_FOLDER / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _n_embeddings_of(job: TrainJob, file: GraphFile) -> list[int]:
+    # Building all segments takes as long as the first steps, so the file is only pruned and cut.
+    config, graph = job.recipe.segment_sage, read_layout(file)
+    pruned = prune_layout_graph(graph, rule=job.recipe.features.prune)
+    n_pooled = min(config.table_configs, len(distinct_configs(graph)[0]))
+    config_ids = torch.from_numpy(pruned.config_ids)
+    parts = cut(len(pruned.kept), config.segment_nodes)
+    return [n_pooled if within(part, config_ids).any() else 1 for part in parts]
 
 
 def n_embeddings(graph: SegmentedGraph, table_configs: int) -> list[int]:

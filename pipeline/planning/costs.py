@@ -232,7 +232,9 @@ class StepCosts:
         further = DROPOUT_MOVED * is_dropped
         if not (self.card and self.on_gpu(recipe, model) and getattr(config, "fused", False)):
             return cost.plain_moved + further, cost.plain_peak
-        by_cublas = not self.card.is_new or self._itemsize(recipe, model) == 4
+        # segment_sage has no fused kernels.
+        is_fused = cost.moved < cost.plain_moved
+        by_cublas = is_fused and (not self.card.is_new or self._itemsize(recipe, model) == 4)
         return (
             cost.moved + CUBLAS_MOVED * by_cublas + further,
             cost.peak + CUBLAS_PEAK * by_cublas,

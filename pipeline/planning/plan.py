@@ -46,8 +46,8 @@ ROW_ROUND_S = {"layout_boosting": 1.6e-6, BY_GRAPH: 6e-7, "tile_boosting": 1e-6}
 # Memory of the process before it has read anything, of its CUDA libraries, and of a card that CUDA
 # takes for itself.
 LIBRARIES_MIB, CUDA_MIB, CONTEXT_MIB = 363, 1500, 500
-# Memory of trees for each row and statistic, with folds.
-BYTES_PER_STATISTIC = 8
+# Memory of trees for each row and statistic, without and with folds.
+BYTES_PER_STATISTIC, BYTES_WITH_FOLDS = 3, 8
 # The largest published file. Synthetic files, which were measured, compress ten times worse.
 MAX_RAW_BYTES = 25e6
 # Bytes of files, measured on the same graphs.
@@ -242,9 +242,10 @@ def _tree_plan(recipe: Recipe, model: str, sizes: Graphs, to_rank: Sequence[Grap
         train_s = _processor_s("statistics", sizes, n_configs)
         # One model of each graph is trained after the other.
         n_rows = float(n_configs.max()) if name == BY_GRAPH else rows
-        n_bytes = n_rows * BYTES_PER_STATISTIC * len(ALL_STATISTICS[sizes.kind])
+        has_folds = name in ROW_ROUND_S and getattr(config, "early_stop", 0) > 0
+        by_statistic = BYTES_WITH_FOLDS if has_folds else BYTES_PER_STATISTIC
+        n_bytes = n_rows * by_statistic * len(ALL_STATISTICS[sizes.kind])
         if name in ROW_ROUND_S:
-            has_folds = getattr(config, "early_stop", 0) > 0
             n_fits = config.folds * len(config.leaves_to_try) if has_folds else 1
             train_s += config.num_boost_round * n_fits * ROW_ROUND_S[name] * rows
             leaves = config.num_boost_round * getattr(config, "num_leaves", 31)

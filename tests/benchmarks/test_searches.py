@@ -42,7 +42,7 @@ def test_each_search_has_a_row(layout_graph: LayoutGraph, tile_graph: TileGraph)
     for graph in (layout_graph, tile_graph):
         scores = BASELINES[graph.file.collection.kind].score(graph)
         both = {"rule": scores, "ranker": scores}
-        table.replay(graph, graph.file.name, both)
+        table.replay(graph, graph.runtime_ns, graph.file.name, both)
     rows = table_rows(table)
     assert [row[0] for row in rows] == [*UNTRAINED, *TRAINED]
     # The first row is that of random search, whose ratio to itself is 1.

@@ -23,7 +23,7 @@ from models.segments.training import (
     SegmentTask,
     n_embeddings,
     segment_weights,
-    train,
+    train_segments,
 )
 from models.training.loop import WEIGHTS
 from models.training.losses import LOSSES
@@ -204,7 +204,7 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
 
         job = TrainJob("segment_sage", recipe, [layout_graph.file], 5, tmp_path / folder)
         with watched_by(count):
-            train(job, SegmentSage)
+            train_segments(job, SegmentSage)
         return len(calls)
 
     assert count_steps("a", None) == 20

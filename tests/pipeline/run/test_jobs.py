@@ -230,7 +230,6 @@ def test_a_run_chooses_on_valid_and_reports_the_held_out_value(chosen_run: Path)
     assert choice["n_graphs"] == 13
     assert isinstance(choice["held_out_value"], float)
     kept = choice["chosen"] == RECIPE
-    assert ("No other weights beat" if kept else "is unbiased") in choice["note"]
     assert choice["member_values"].keys() == report["models"]["tile:xla"]["member_values"].keys()
     assert choice["recipe_value"] is not None
     few = report["models"]["layout:nlp:default"]["blend"]
