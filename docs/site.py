@@ -54,6 +54,12 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> None:
+    """Give the wide tables of the results the room of the table of contents. MkDocs calls this."""
+    if page.file.src_uri.startswith("results/"):
+        page.meta["hide"] = ["toc"]
+
+
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """Load Mermaid from the site itself on pages with diagrams. MkDocs calls this function.
 

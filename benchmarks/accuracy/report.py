@@ -46,8 +46,10 @@ OVERVIEW_LABELS = {
 RIVALS = (BASELINE, "layout_linear", "layout_boosting")
 # Layout graphs of the sample's first measurement, which the choices of the project used.
 N_FIRST = 52
-# Panels of the picture.
-COLUMNS, WIDTH_INCHES, ROW_INCHES = 2, 11.0, 2.7
+# Columns of the first table of a task, after the differences. The second table has all metrics.
+MEANS = ("tau", "tile score", "slowdown@1", "diversified @5")
+# A phone shows the picture at 70 % of its size, with text of 12 pixels.
+WIDTH_INCHES, ROW_INCHES, TITLE_INCHES, FONT_POINTS = 4.6, 0.26, 0.9, 11
 
 
 class Estimate(NamedTuple):
@@ -156,8 +158,14 @@ def write_report(cells: Sequence[CellResult], folder: Path) -> None:
     by_task = by_contender(cells)
     pictures = []
     for kind, file_name in PICTURES.items():
-        if of_kind := {task: part for task, part in by_task.items() if TASKS[task].kind == kind}:
-            draw(of_kind, folder / file_name)
+        metric, label = next(iter(LABELS[kind].items()))
+        panels = {
+            f"{TASKS[task].title}\n{label}": {n: estimate_of(c, metric) for n, c in by_name.items()}
+            for task, by_name in by_task.items()
+            if TASKS[task].kind == kind
+        }
+        if panels:
+            draw(panels, folder / file_name)
             pictures.append(file_name)
     draw_overview(by_task.get("layouts", {}), folder / OVERVIEW)
     write_page(
@@ -178,36 +186,47 @@ def write_report(cells: Sequence[CellResult], folder: Path) -> None:
 
 
 def table_of(task: str, by_name: ByName) -> dict[str, Any]:
-    """Return the results of one task: a row per contender, and the counts of its graphs.
+    """Return the tables of one task with a row per contender, and the counts of its graphs.
 
-    If `default` has cells, each row has the difference to it.
+    The first table has the differences to `default`, if that has cells, and means. The second one
+    has all metrics with intervals, and costs.
     """
     labels = LABELS[TASKS[task].kind]
     lead_metrics = (METRICS[TASKS[task].kind], "slowdown@1") if DEFAULT in by_name else ()
-    rows = []
+    rows, intervals = [], []
     for name, cells in by_name.items():
-        texts = [value_text(estimate_of(cells, metric), metric) for metric in labels]
+        texts = {label: value_text(estimate_of(cells, m), m) for m, label in labels.items()}
         leads = [lead_text(difference(by_name[DEFAULT], cells, m), m) for m in lead_metrics]
-        leads = [""] * len(lead_metrics) if name == DEFAULT else leads
+        leads = ["–"] * len(lead_metrics) if name == DEFAULT else leads
         train_s = np.mean([cell["train_cpu_s"] for cell in cells])
         rank_s = np.mean([g["rank_cpu_s"] for cell in cells for g in cell["graphs"].values()])
-        rows.append([name, f"{len(cells)}", *texts, *leads, f"{train_s:,.1f}", f"{rank_s:.2f}"])
+        rows.append([name, *leads, *means_of(texts)])
+        costs = (f"{train_s:,.1f}", f"{rank_s:.2f}")
+        intervals.append([name, f"{len(cells)}", *texts.values(), *costs])
     last_cells = list(by_name.values())[-1]
     graphs = last_cells[0]["graphs"].values()
     again = [graph["again_tau"] for graph in graphs if graph["again_tau"]]
     noise = [g["noise"] for cell in last_cells for g in cell["graphs"].values() if g.get("noise")]
     leads = [f"{DEFAULT} − it: {labels[metric]}" for metric in lead_metrics]
+    means = [label for label in labels.values() if label in MEANS]
     return {
         "task": task,
         "title": TASKS[task].title,
-        "header": ["model", "seeds", *labels.values(), *leads, "training CPU s", "ranking CPU s"],
+        "header": ["model", *leads, *means],
         "rows": rows,
+        "interval_header": ["model", "seeds", *labels.values(), "training CPU s", "ranking CPU s"],
+        "intervals": intervals,
         "n_graphs": len(graphs),
         "n_families": len({graph["family"] for graph in graphs}),
         "again": {"tau": np.mean(again), "count": len(again)} if again else None,
         "revisions": ", ".join(sorted({str(cell["revision"]) for cell in last_cells})),
         "noise": noise and {key: np.mean([entry[key] for entry in noise]) for key in noise[0]},
     }
+
+
+def means_of(texts: Mapping[str, str]) -> list[str]:
+    """Return the cells of the first table from cells with intervals by column."""
+    return [text.partition(" [")[0] for label, text in texts.items() if label in MEANS]
 
 
 def choice_rows(by_name: ByName) -> list[list[str]]:
@@ -242,23 +261,24 @@ def first_measured() -> set[str]:
     return set(layouts[:N_FIRST])
 
 
-def draw(by_task: Mapping[str, ByName], path: Path) -> None:
-    """Draw a panel per task with a row per contender, the simplest on top."""
-    n_rows = -(-len(by_task) // COLUMNS)
-    with picture(path, (WIDTH_INCHES, ROW_INCHES * n_rows)) as figure:
-        for number, (task, by_name) in enumerate(by_task.items()):
-            line, column = divmod(number, COLUMNS)
-            place = (0.13 + 0.5 * column, 1 - (line + 0.87) / n_rows, 0.34, 0.72 / n_rows)
-            axes = figure.add_axes(place)
-            metric, label = next(iter(LABELS[TASKS[task].kind].items()))
-            estimates = [estimate_of(cells, metric) for cells in by_name.values()]
-            axes.axvline(estimates[-1].mean, color=FAINT, linewidth=0.8, linestyle="--")
-            for row, (mean, *ends) in enumerate(estimates):
+def draw(panels: Mapping[str, Mapping[str, Estimate]], path: Path) -> None:
+    """Draw a panel per task with a row per contender, the simplest on top, in one column."""
+    heights = [TITLE_INCHES + ROW_INCHES * len(rows) for rows in panels.values()]
+    total, top = sum(heights), 1.0
+    with picture(path, (WIDTH_INCHES, total)) as figure:
+        for (title, estimates), height in zip(panels.items(), heights, strict=True):
+            figure.text(0.02, top - 0.1 / total, title, va="top", fontsize=FONT_POINTS)
+            inner = ROW_INCHES * len(estimates) / total
+            axes = figure.add_axes((0.46, top - 0.52 / total - inner, 0.5, inner))
+            axes.axvline(list(estimates.values())[-1].mean, color=FAINT, linestyle="--")
+            for row, (mean, *ends) in enumerate(estimates.values()):
                 axes.plot(ends, [row] * 2, color=OURS, linewidth=5, alpha=0.35)
                 axes.plot(mean, row, "o", color=OURS, markersize=6)
-            axes.set_yticks(range(len(estimates)), list(by_name))
+            axes.set_yticks(range(len(estimates)), list(estimates))
             axes.set_ylim(len(estimates) - 0.4, -0.6)
-            axes.set_title(f"{TASKS[task].title} ({label})", loc="right")
+            axes.locator_params(axis="x", nbins=4)
+            axes.tick_params(labelsize=FONT_POINTS)
+            top -= height / total
 
 
 def draw_overview(by_name: ByName, path: Path) -> None:

@@ -52,11 +52,21 @@ COLUMNS = {"Kendall's tau": "tau", "tile score": "tile score"}
 
 
 def page_cell(title: str, model: str, column: str) -> list[float]:
-    """Return the numbers of one cell of the accuracy page: a mean, and perhaps its interval."""
+    """Return the numbers of one cell of the accuracy page: a mean, and perhaps its interval.
+
+    The last table of a section has the intervals. The first one has the same mean.
+    """
     section = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
-    rows = [line.split("|") for line in section.splitlines() if line.startswith("|")]
-    header, row = rows[0], next(row for row in rows if row[1].strip() == model)
-    cell = row[[name.strip() for name in header].index(column)]
+    lines = [line.split("|") for line in section.splitlines() if line.startswith("|")]
+    lines = [[text.strip() for text in line] for line in lines]
+    starts = [row for row, line in enumerate(lines) if line[1] == "model"]
+    assert len(starts) == 2
+    cells = []
+    for start in starts:
+        row = next(line for line in lines[start:] if line[1] == model)
+        cells.append(row[lines[start].index(column)])
+    cell = cells[-1]
+    assert cell.partition(" [")[0] == cells[0]
     return [float(number) for number in re.findall(r"-?\d*\.\d+", cell)]
 
 

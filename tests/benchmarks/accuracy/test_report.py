@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,15 @@ def test_differences_are_paired_by_seed_and_graph() -> None:
     assert difference(other, [], "kendall_tau") is None
     table, families = values([*other, *default[1:]], "kendall_tau")
     assert families == ["b", "a"] and table.shape == (2, 4)
-    gcn, top = table_of("layouts", {"baseline_gcn": other, "default": default})["rows"]
-    assert gcn[8:] == ["+0.050 [+0.000, +0.100]", "+0.0500 [+0.0000, +0.1000]", "4.0", "0.50"]
-    assert top[8:10] == ["", ""]
+    part = table_of("layouts", {"baseline_gcn": other, "default": default})
+    gcn, top = part["rows"]
+    leads = ["+0.050 [+0.000, +0.100]", "+0.0500 [+0.0000, +0.1000]"]
+    assert gcn == ["baseline_gcn", *leads, "0.275", "0.2750", "0.2750"]
+    assert top[:3] == ["default", "–", "–"]
+    assert len(gcn) == len(part["header"])
+    (intervals, _) = part["intervals"]
+    assert intervals[:2] == ["baseline_gcn", "2"] and intervals[2].startswith("0.275 [")
+    assert intervals[-2:] == ["4.0", "0.50"] and len(intervals) == len(part["interval_header"])
 
 
 def test_folders_and_models_are_compared_by_seed_and_graph(
@@ -128,10 +135,10 @@ def test_page_and_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -
     assert f"Held out: graphs 6, families 3. Revision {cells[0]['revision']}." in lines
     assert "agree to tau 0.810.\n" in pages[0] and " and 0.900." in pages[0]
     rows = [line for line in lines if line.startswith((f"| {trees} |", "| default |"))]
-    assert len(rows) == 2 and len({row.count("|") for row in rows}) == 1
+    assert len(rows) == 4 and len({row.count("|") for row in rows}) == 2
     name = "accuracy-tiles.png" if task == "tiles" else "accuracy.png"
     shown = imread(tmp_path / name)
-    assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
+    assert shown.shape[1] == 506 and shown[..., :3].std() > 0.05
 
 
 def test_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
@@ -139,7 +146,8 @@ def test_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
     changed = cell("tiles", "tile_linear", 0, [0.1, 0.2], set=keys)
     write_report([changed, *(cell(task, "default", 0, [0.1]) for task in TASKS)], tmp_path)
     page = (tmp_path / "accuracy.md").read_text()
-    assert page.count("\n## ") == len(TASKS)
+    after = ["Models", "Columns", "Limits", "Intervals as pictures"]
+    assert re.findall(r"\n## (.*)", page) == [*(task.title for task in TASKS.values()), *after]
     assert (
         "**Changed with `--set`:** `tile_linear` with `tile_boosting.num_boost_round=3`.\n" in page
     )
