@@ -1,12 +1,56 @@
-"""Pages from jinja2 templates: HTML, Markdown and Python."""
+"""Pages from jinja2 templates: HTML, Markdown and Python.
 
+The script `figures.js.j2` draws charts on pages with plotly.min.js from the package plotly.
+"""
+
+import base64
+import gzip
 from collections.abc import Iterable, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
+from common.files import write_text
+
 PARTS = Path(__file__).with_name("page_parts")  # any page may import parts.html.j2
+
+
+class Chart(NamedTuple):
+    """One chart of a page. Its kind is a function of FIGURES in figures.js.j2."""
+
+    kind: str
+    title: str
+    description: str
+    data: Any
+
+
+@cache
+def library() -> str:
+    """Return a script with the packed plotly.min.js, or "" if plotly is not installed."""
+    plotly = find_spec("plotly")
+    if plotly is None or plotly.origin is None:
+        return ""
+    source = Path(plotly.origin).with_name("package_data") / "plotly.min.js"
+    packed = base64.b64encode(gzip.compress(source.read_bytes(), mtime=0)).decode()
+    return f'const PLOTLY = "{packed}";\n'
+
+
+def write_charts(
+    path: Path,
+    title: str,
+    note: str,
+    charts: Sequence[Chart],
+    *,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+) -> None:
+    """Write a page of charts with a table below them, which needs no network."""
+    cells = [{"cells": list(row), "href": None} for row in rows]
+    facts = {"title": title, "note": note, "charts": charts, "columns": columns, "rows": cells}
+    write_text(path, render_page(PARTS / "charts.html.j2", **facts, library=library()))
 
 
 def render_page(template: Path, **values: object) -> str:

@@ -106,12 +106,14 @@ class ModelsReport(_Record):
     Attributes:
         unused: Members that rank no graph, because they know none of the programs.
         weights: Share of each member in the blend, as a mean over the graphs of both splits.
+        gains: Value of the blend minus that of each member, on the graphs that the member ranks.
         fallback_from: Collection whose models rank this one, or "baseline". None for its own.
         blend: The choice of the blend, if the run made one.
     """
 
     members: list[str] = []
     member_values: dict[str, float | None] = {}
+    gains: dict[str, float] = {}
     unused: list[str] = []
     method: str | None = None
     weights: dict[str, float] = {}

@@ -94,6 +94,18 @@ class ValidSplit:
         report = score_submission(_rankings(scores), labels, to_measure=to_measure)
         return report.collections[self.collection.name].value
 
+    def gains_over(self, values: Mapping[str, float | None]) -> dict[str, float]:
+        """Return the blend's value minus that of each member, on the graphs the member ranks."""
+        known = {member: value for member, value in values.items() if value is not None}
+        blend, blend_values = self.scores("blend") if known else {}, dict[frozenset[str], Any]()
+        gains = {}
+        for member, value in known.items():
+            graphs = frozenset(self.scores(member))
+            if graphs not in blend_values:
+                blend_values[graphs] = self.value_of({n: blend[n] for n in blend if n in graphs})
+            gains[member] = blend_values[graphs] - value
+        return gains
+
     def value_with(self, weights: Mapping[str, float]) -> float | None:
         """Return the value of a blend with such weights; None without a valid split."""
         if not self.state.of(self.collection, "valid"):
@@ -190,9 +202,11 @@ def _models_of(part: ValidSplit) -> ModelsReport:
     for member in state.members(collection):
         folders.setdefault(member.model, []).append(member.folder)
     trees = {model: read_importances(seeds) for model, seeds in folders.items()}
+    values = {name: part.value_with({name: 1.0}) for name in spec.weights}
     return ModelsReport(
         members=list(spec.weights),
-        member_values={name: part.value_with({name: 1.0}) for name in spec.weights},
+        member_values=values,
+        gains=part.gains_over(values),
         unused=[name for name, graphs in ranked.items() if not graphs],
         method=spec.method,
         weights=blend_shares(spec.weights, ranked),

@@ -1,24 +1,23 @@
 """Compute and draw the charts of a report: slowdown curves, learning curves and ranks.
 
-The script `figures.js.j2` draws on pages with plotly.min.js from the package plotly. The overview
-is a PNG by matplotlib. m members of a blend.
+The overview is a PNG by matplotlib. m members of a blend.
 """
 
-import base64
-import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
-from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from common.files import atomic_path
+from common.pages import Chart
+from data.families import family_of
 from data.labels import Labels
+from data.tree import GraphFile, collection_named
 from submissions.run_report import CollectionReport, LearningCurve, RunReport
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 CURVE_PICKS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100)
 POINTS_PER_GRAPH = 300
+# Families of a chart, those with the lowest scores.
+MAX_FAMILIES = 15
 # The first configs of a ranking are always shown.
 FIRST_POINTS = 10
 RANKS_SCHEMA: dict[str, Any] = {
@@ -113,26 +114,6 @@ def rank_points(
     )
 
 
-class Chart(NamedTuple):
-    """One chart of a page. Its kind is a function of FIGURES in figures.js.j2."""
-
-    kind: str
-    title: str
-    description: str
-    data: Any
-
-
-@cache
-def library() -> str:
-    """Return a script with the packed plotly.min.js, or "" if plotly is not installed."""
-    plotly = find_spec("plotly")
-    if plotly is None or plotly.origin is None:
-        return ""
-    source = Path(plotly.origin).with_name("package_data") / "plotly.min.js"
-    packed = base64.b64encode(gzip.compress(source.read_bytes(), mtime=0)).decode()
-    return f'const PLOTLY = "{packed}";\n'
-
-
 def slowdown_charts(collections: Mapping[str, CollectionReport]) -> list[Chart]:
     """Return one chart of the slowdown over the number of configs, or none without curves."""
     curves = {name: curve for name, part in collections.items() if (curve := part.slowdown_curve)}
@@ -153,11 +134,42 @@ def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
         title = f"{curve.group}: {curve.member.rsplit('-seed', 1)[0]}"
         groups.setdefault(title, []).append(curve)
     ends = {t: ", ".join(f"{c.member} {c.loss[-1]:.3f}" for c in groups[t]) for t in groups}
-    prefix = "loss over steps; at the end: "
+    prefix = "loss over steps, and the held-out metric; loss at the end: "
     return [
         Chart("learning", title, prefix + ends[title], [curve.model_dump() for curve in group])
         for title, group in groups.items()
     ]
+
+
+def bars(values: Mapping[str, float], axis: str) -> dict[str, Any]:
+    """Return the data of a chart of the kind "bars". Lists keep the order of the names."""
+    return {"names": list(values), "values": list(values.values()), "axis": axis}
+
+
+def families_of(name: str, part: CollectionReport) -> dict[str, list[float]]:
+    """Return the scores of a collection's graphs by family, the family of lowest mean first."""
+    scores: dict[str, list[float]] = {}
+    for graph, value in part.values().items():
+        program = part.programs.get(graph, graph)
+        file = GraphFile(collection_named(name), "valid", program, Path(program))
+        scores.setdefault(family_of(file), []).append(value)
+    return dict(sorted(scores.items(), key=lambda item: (np.mean(item[1]), item[0])))
+
+
+def family_charts(collections: Mapping[str, CollectionReport]) -> list[Chart]:
+    """Return a chart per collection of the mean score of each family, at most the 15 lowest."""
+    charts = []
+    for name, part in collections.items():
+        families = families_of(name, part)
+        lowest = {
+            f"{family} ({len(scores)})": float(np.mean(scores))
+            for family, scores in islice(families.items(), MAX_FAMILIES)
+        }
+        text = ", ".join(f"{family} {mean:.3f}" for family, mean in lowest.items())
+        if len(families) > 1:
+            title = f"{name}: {len(lowest)} of {len(families)} families"
+            charts.append(Chart("bars", title, text, bars(lowest, part.metric)))
+    return charts
 
 
 def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Chart:

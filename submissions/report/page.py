@@ -13,9 +13,14 @@ from typing import Any
 import polars as pl
 
 from common.files import atomic_path, write_text
-from common.pages import number, render_page
+from common.pages import library, number, render_page
 from data.tree import collection_named
-from submissions.report.charts import learning_charts, library, ranks_chart, slowdown_charts
+from submissions.report.charts import (
+    family_charts,
+    learning_charts,
+    ranks_chart,
+    slowdown_charts,
+)
 from submissions.run_report import CollectionReport, RunReport
 from submissions.score import DIVERSIFIED, remarks_on
 
@@ -38,6 +43,10 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
         "remarks": remarks_on(report),
         "slowdowns": slowdown_charts(collections),
         "learning": learning_charts(report.learning_curves),
+        "largest_gain": max(
+            (abs(g) for m in report.models.values() for g in m.gains.values()), default=0
+        ),
+        "families": family_charts(collections),
         "most_pages": MAX_PAGES,
         "columns": ("graph", "score", "collection", *FIGURES),
         "rows": _graph_rows(collections, ranks),

@@ -11,16 +11,18 @@ import numpy as np
 import polars as pl
 import pytest
 
+from common import pages
 from common.metrics import ranking_from_scores, slowdown_at_k
 from data.labels import Labels
-from submissions.report import charts
 from submissions.report.charts import (
     CURVE_PICKS,
     DPI,
     FIRST_POINTS,
+    MAX_FAMILIES,
     POINTS_PER_GRAPH,
     RANKS_SCHEMA,
     SIZE_INCHES,
+    family_charts,
     rank_points,
     slowdown_curve,
     write_overview,
@@ -127,6 +129,7 @@ def illustrated_report(n_graphs: int = 3) -> tuple[RunReport, pl.DataFrame]:
                 "members": ["net-seed0", "net-seed1"],
                 "method": "rank-mean",
                 "weights": {"net-seed0": 0.75, "net-seed1": 0.25},
+                "gains": {"net-seed0": 0.02, "net-seed1": -0.01},
             }
         },
         "seconds": {"train": 40.0, "predict": 10.0},
@@ -155,6 +158,8 @@ def test_a_full_report_is_shown_completely(tmp_path: Path) -> None:
             "layout:xla:default": {
                 "members": ["gnn-0", "gbm-1"],
                 "member_values": {"gnn-0": 0.5, "gbm-1": None},
+                "gains": {"gnn-0": -0.25},
+                "unused": ["gbm-1"],
                 "importances": {
                     "gbm": [{"statistic": "copied_bytes_share", "gain": 0.25, "splits": 0.125}]
                 },
@@ -179,8 +184,9 @@ def test_a_full_report_is_shown_completely(tmp_path: Path) -> None:
         f"layout:xla:default Kendall tau {part.value:.4f} {low:.4f} to {high:.4f} 3",
         "tile:xla tile score −7.0000 – 1",
         "Mean of 2 of 5 collections",
-        "layout:xla:default : gnn-0 (0.5000 alone), gbm-1",
-        "Statistics that gbm uses most statistic share of the gain of the splits",
+        f"layout:xla:default {part.value:.4f} gnn-0 0.5000 – −0.2500 gbm-1 – not used –",
+        "layout:nlp:random – gnn-xla – – –",
+        "statistics that gbm uses most statistic share of the gain of the splits",
         "copied_bytes_share 25.0% 12.5%",
         "Borrowed from layout:nlp:random: no training graphs.",
         "1 graph: constant runtimes give no order",
@@ -230,9 +236,10 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     facts = {"environment": {"<i>": "</dd><script>"}, "learning_curves": curves}
     report = with_facts(report, facts)
     page = render(report, tmp_path, ranks)
-    assert page.text.count(name) == 1
+    # In the table and, as a family, in the chart.
+    assert page.text.count(name) == 2
     assert "<i> </dd><script>" in page.text
-    _, learning, _ = page.charts
+    _, learning, *_ = page.charts
     assert learning[0]["member"] == "</script>"
     assert all(re.fullmatch(r"graphs/[\w.-]+\.html", address) for address in page.addresses())
 
@@ -251,23 +258,36 @@ def test_charts_show_what_the_report_holds(tmp_path: Path) -> None:
     report, ranks = illustrated_report()
     page = render(report, tmp_path, ranks)
     part = report.collections[LAYOUT]
-    slowdown, learning = page.charts
+    slowdown, learning, *_ = page.charts
     assert part.slowdown_curve and slowdown == {LAYOUT: part.slowdown_curve.model_dump()}
     assert learning == [curve.model_dump() for curve in report.learning_curves]
     for shown in (
         f"{LAYOUT}: best of 5 {100 * (part.slowdown_curve.model[4] - 1):.1f} % slower",
-        "loss over steps; at the end: net-seed0 2.500, net-seed1 2.500",
+        "and the held-out metric; loss at the end: net-seed0 2.500, net-seed1 2.500",
         f"{LAYOUT} Kendall tau {part.value:.4f}",
         "0.8750 0.1250",  # ceiling, and the spread of seeds
         "Each seed alone: seed 0 0.5000, seed 1 0.2500 (± 0.1250)",
         "all of these 50.0",
-        "Method: rank-mean.",
-        "net-seed0 75.0% net-seed1 25.0%",
+        f"{LAYOUT}, rank-mean {part.value:.4f}",
+        "net-seed0 – 75.0% 0.0200 net-seed1 – 25.0% −0.0100",
         "train 40.0 512 predict 10.0 –",
     ):
         assert shown in page.text
-    assert [bar["width"] for bar in page.rects("weight")] == ["75.0", "25.0"]
+    bars = [page.rects(kind)[0] for kind in ("gain", "loss")]
+    assert [(bar["x"], bar["width"]) for bar in bars] == [("0.0", "100.0"), ("-50.0", "50.0")]
     assert [bar["width"] for bar in page.rects("cost")] == ["100.0", "25.0"]
+
+
+def test_scores_by_family_are_means_the_lowest_first() -> None:
+    part = scored_report().collections[LAYOUT]
+    taus = {"vae_b1": 0.9, "vae_b8": 0.5, "gru_b2": 0.2, **{f"f{i}net_b1": 0.95 for i in range(20)}}
+    graphs = {name: {"kendall_tau": tau, "opa": None} for name, tau in taus.items()}
+    part = part.changed(per_graph=graphs | {"flat": {"kendall_tau": None}})
+    chart, *others = family_charts({LAYOUT: part, "tile:xla": part.changed(per_graph={})})
+    assert not others and chart.title == f"{LAYOUT}: {MAX_FAMILIES} of 22 families"
+    assert chart.data["names"][:2] == ["gru (1)", "vae (2)"]
+    assert chart.data["values"][:3] == pytest.approx([0.2, 0.7, 0.95])
+    assert len(chart.data["names"]) == MAX_FAMILIES
 
 
 def test_of_many_graphs_some_have_a_page(tmp_path: Path) -> None:
@@ -283,7 +303,8 @@ def test_of_many_graphs_some_have_a_page(tmp_path: Path) -> None:
 
 def test_missing_values_of_charts_are_named(tmp_path: Path) -> None:
     page = render(scored_report(), tmp_path)
-    assert page.charts == [] and "No learning curves" in page.text
+    assert [chart["axis"] for chart in page.charts] == ["kendall_tau"]  # of the families
+    assert "No learning curves" in page.text
     assert "No slowdown curves: there are none in the report." in page.text
     unjudged = render(score_submission({}, {}), tmp_path).text
     assert "No collection has measured runtimes" in unjudged
@@ -368,8 +389,8 @@ def test_the_picture_is_the_same_for_the_same_report_with_scores_or_without(tmp_
 
 
 def test_without_plotly_there_is_nothing_to_draw_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "find_spec", lambda name: None)
-    assert charts.library.__wrapped__() == ""
+    monkeypatch.setattr(pages, "find_spec", lambda name: None)
+    assert pages.library.__wrapped__() == ""
 
 
 @pytest.mark.slow
@@ -379,7 +400,7 @@ def test_pages_are_drawn_sorted_searched_and_fit_the_window(width: int, tmp_path
     report, ranks = illustrated_report(20)
     write_report_page(report, tmp_path / "report.html", ranks)
     state = used(tmp_path / "report.html", width)
-    assert state["plots"] == 1 + 1 and state["focused"] and state["found"] == ["graph-07"]
+    assert state["plots"] == 1 + 1 + 1 and state["focused"] and state["found"] == ["graph-07"]
     direction, values = state["sorted"]
     numbers = [float(text.replace("−", "-").replace("–", "-inf")) for text in values]
     assert (direction, numbers) == ("descending", sorted(numbers, reverse=True))

@@ -252,7 +252,15 @@ def test_a_member_falls_out_for_graphs_of_other_programs(
     assert scores(both, f"{COLUMNS}-seed0").keys() == {"known"}
     assert scores(both, "blend")["new"] == scores(alone, "blend")["new"]
     assert scores(both, "blend")["known"] != scores(alone, "blend")["known"]
-    values = json.loads((both / "report.json").read_text())["models"][XLA.name]["member_values"]
+    report = json.loads((both / "report.json").read_text())
+    models, part = report["models"][XLA.name], report["collections"][XLA.name]
+    values, gains = models["member_values"], models["gains"]
     assert values[f"{COLUMNS}-seed0"] > 0
+    # On the graph that the member ranks, and not on both.
+    known = part["per_graph"]["known"]["kendall_tau"]
+    assert gains[f"{COLUMNS}-seed0"] == pytest.approx(known - values[f"{COLUMNS}-seed0"])
+    assert gains["layout_linear-seed0"] == pytest.approx(
+        part["value"] - values["layout_linear-seed0"]
+    )
     _, text = run(COLUMNS, expect=1)
     assert f"{XLA.name}:new: neither this program nor the same program in another size" in text
