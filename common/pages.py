@@ -44,13 +44,15 @@ def write_charts(
     note: str,
     charts: Sequence[Chart],
     *,
+    kind: str,
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
 ) -> None:
-    """Write a page of charts with a table below them, which needs no network."""
+    """Write a page of charts, and a table of a kind of things below them. It needs no network."""
     cells = [{"cells": list(row), "href": None} for row in rows]
     facts = {"title": title, "note": note, "charts": charts, "columns": columns, "rows": cells}
-    write_text(path, render_page(PARTS / "charts.html.j2", **facts, library=library()))
+    text = render_page(PARTS / "charts.html.j2", **facts, kind=kind, library=library())
+    write_text(path, text)
 
 
 def render_page(template: Path, **values: object) -> str:

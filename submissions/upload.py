@@ -1,21 +1,16 @@
 """Upload a submission once, and list the submissions of the account.
 
-The description of each submission ends with the hash of its file. So the list on Kaggle shows which
-files were sent, from any machine, and no local record is needed.
+The list on Kaggle shows which files were sent, so no local record is needed to send a file once.
 """
 
-import hashlib
-import re
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from common.credentials import one_line
 from common.errors import PipelineError
-from common.files import open_regular
 from common.http import RetryPolicy
 from common.kaggle import POLICY, KaggleSession, ask, kaggle_session, send_once, upload_file
+from submissions.sent import Submission, digest_of, is_of
 
 COMPETITION = "predict-ai-model-runtime"
 _IN_DOUBT = (
@@ -23,24 +18,8 @@ _IN_DOUBT = (
     "before it sends a file"
 )
 _MAX_TEXT_CHARACTERS = 1000
-# Characters of the SHA-256 in a tag, 48 bits.
-_HASH_CHARACTERS = 12
 # The limit of 2,000 submissions is enough for years.
 _PAGE, _MAX_PAGES = 100, 20
-
-
-class Submission(NamedTuple):
-    """One submission in the list of Kaggle."""
-
-    ref: int
-    file_name: str
-    description: str
-    size_bytes: int
-    submitted_at: datetime | None = None
-    status: str = "pending"
-    public_score: float | None = None
-    private_score: float | None = None
-    error: str = ""
 
 
 def submit(
@@ -50,8 +29,7 @@ def submit(
 
     A file is not sent twice: if the answer is lost, the list of Kaggle shows whether it arrived.
     """
-    with open_regular(path) as stream:
-        digest = hashlib.sha256(stream.read()).hexdigest()
+    digest = digest_of(path)
     with kaggle_session(f"upload {path} to {COMPETITION}", policy) as session:
         earlier = ask(session, lambda: _with_tag(session, digest))
         if earlier and not force:
@@ -62,7 +40,7 @@ def submit(
                 "nothing was sent; `submission list` shows its score, --force sends it again"
             )
         nth = f" #{len(earlier) + 1}" if earlier else ""
-        tag = f"[sha256:{digest[:_HASH_CHARACTERS]}{nth}]"
+        tag = f"[sha256:{digest}{nth}]"
         description = f"{_text(message)} {tag}".strip()
         names = {"competitionName": COMPETITION, "fileName": path.name}
         token = upload_file(session, path, "competitions", "start_submission_upload", names)
@@ -90,8 +68,7 @@ def list_submissions(limit: int) -> list[Submission]:
 
 
 def _with_tag(session: KaggleSession, digest: str) -> list[Submission]:
-    tag = re.compile(rf"\[sha256:{digest[:_HASH_CHARACTERS]}( #[0-9]+)?\]")
-    return [row for row in _rows(session) if tag.search(row.description)]
+    return [row for row in _rows(session) if is_of(row, digest)]
 
 
 def _rows(session: KaggleSession) -> Iterator[Submission]:

@@ -1,6 +1,7 @@
 """The commands on finished runs: report, runs, compare."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from common.errors import PipelineError, blame
 from pipeline.cli import options
 from pipeline.cli.console import (
+    Rows,
     check_output,
     command,
     print_json,
@@ -22,6 +24,9 @@ COMPARED = (
     *("collection", "metric", "graphs", "families", "first", "second"),
     *("second - first", "ci95 low", "ci95 high", "P(second better)"),
 )
+
+# Columns of Kaggle's scores, and their keys.
+KAGGLE = {"public": "public_score", "private": "private_score"}
 
 
 @command
@@ -49,60 +54,102 @@ def runs(
     folder: Annotated[
         Path, typer.Argument(help="Folder in which run folders are searched.")
     ] = Path("runs"),
+    html: Annotated[
+        Path | None, typer.Option(help="Page to write, with the scores over time as a chart.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """List the run folders and their scores.
 
-    Example: fast-or-slow runs runs
+    The columns public and private have Kaggle's scores, after `submission list` has read them.
+
+    Example: fast-or-slow runs runs --html runs/runs.html
     """
-    if not folder.is_dir():
-        raise PipelineError(f"{folder}: no such folder; expected one that holds run folders")
+    check_output("--html", html, ".html")
     rows, errors = [], []
-    for path in _run_folders(folder):
+    for path in run_folders(folder):
         try:
             rows.append(_run_row(path))
         except PipelineError as error:
             errors.append(str(error))
+    names = list(dict.fromkeys(name for row in rows for name in row["values"]))
+    header = ("folder", "state", "recipe", "seeds", "revision", "score", *KAGGLE, *names)
+    lines = [
+        (
+            *(str(row["folder"]), row["state"], row["recipe"] or "-"),
+            *(" ".join(map(str, row["seeds"])) or "-", (row["revision"] or "-")[:12]),
+            *(row["score"], *map(row.get, KAGGLE.values()), *map(row["values"].get, names)),
+        )
+        for row in rows
+    ]
+    if html:
+        _write_runs_page(html, folder, header, rows, lines)
     if json:
         print_json(rows)
     elif rows:
-        names = list(dict.fromkeys(name for row in rows for name in row["values"]))
-        lines = [
-            (
-                *(str(row["folder"]), row["state"], row["recipe"]),
-                " ".join(map(str, row["seeds"])) or None,
-                row["revision"] and row["revision"][:12],
-                *(row["score"], *map(row["values"].get, names)),
-            )
-            for row in rows
-        ]
-        print_table(("folder", "state", "recipe", "seeds", "revision", "score", *names), lines)
+        print_table(header, lines, if_known=[*KAGGLE])
     else:
         show(f"no runs     {folder}")
+    if html:
+        say(f"page        {html}")
     tell_errors(errors)
 
 
-def _run_folders(folder: Path) -> Iterator[Path]:
+def _write_runs_page(
+    path: Path, folder: Path, header: Sequence[str], rows: Sequence[Any], lines: Rows
+) -> None:
+    from common.pages import Chart, write_charts
+
+    charts: dict[str, dict[str, dict[str, Any]]] = {"Means": {}, "Scores by collection": {}}
+    for row in sorted((row for row in rows if row["values"]), key=lambda row: row["finished"]):
+        means = {f"valid, mean of {len(row['values'])}": row["score"]}
+        means |= {f"Kaggle, {name}": row[key] for name, key in KAGGLE.items()}
+        for groups, scores in zip(charts.values(), (means, row["values"]), strict=True):
+            for name in (name for name in scores if scores[name] is not None):
+                group = groups.setdefault(name, {"x": [], "y": [], "names": [], "line": True})
+                group["x"].append(row["finished"])
+                group["y"].append(scores[name])
+                group["names"].append(str(row["folder"]))
+    if not all(charts.values()):
+        raise PipelineError(f"{folder}: no run has a score; expected a finished `run` for --html")
+    drawn = []
+    for title, groups in charts.items():
+        last = ", ".join(f"{name} {group['y'][-1]:.4f}" for name, group in groups.items())
+        data = {"groups": groups, "x": "time of the report", "y": "score, 1 is perfect"}
+        drawn.append(Chart("points", f"{title} over time", f"last scores: {last}", data))
+    note = "Point at a mark to see its run. The command submission list reads Kaggle's scores."
+    title = f"Runs in {folder}"
+    write_charts(path, title, note, drawn, kind="runs", columns=header, rows=lines)
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """List the run folders in a folder, but not those of models in a run folder."""
     from models.run_folder import CONFIG
 
+    if not folder.is_dir():
+        raise PipelineError(f"{folder}: no such folder; expected one that holds run folders")
     if (folder / CONFIG).is_file():
         yield folder
         return
     for path in sorted(path for path in folder.iterdir() if path.is_dir()):
-        yield from _run_folders(path)
+        yield from run_folders(path)
 
 
 def _run_row(folder: Path) -> dict[str, Any]:
     from models.run_folder import CONFIG, REPORT, is_done, read_config
+    from pipeline.run.state import SUBMISSION
     from submissions.run_report import read_report
+    from submissions.sent import read_sent
 
     with blame(folder / CONFIG, "the config of a run"):
         config = read_config(folder)
         recipe = config.get("recipe", {})
         seeds = [config["seed"]] if "seed" in config else list(recipe.get("seeds", ()))
         name = recipe.get("name")
-    report = read_report(folder) if "space" not in config and (folder / REPORT).exists() else None
+    path = folder / REPORT
+    report = read_report(folder) if "space" not in config and path.exists() else None
     parts = report.collections if report else {}
+    sent = read_sent(folder / SUBMISSION["test"])
     return {
         "folder": folder,
         "state": "done" if is_done(folder) else "unfinished",
@@ -111,6 +158,8 @@ def _run_row(folder: Path) -> dict[str, Any]:
         "revision": report and report.revision,
         "score": report and report.score,
         "values": {key: part.value for key, part in parts.items() if part.value is not None},
+        "finished": report and f"{datetime.fromtimestamp(path.stat().st_mtime):%Y-%m-%d %H:%M:%S}",
+        **{key: sent and getattr(sent, key) for key in KAGGLE.values()},
     }
 
 

@@ -97,21 +97,33 @@ def upload(
 @command
 def list_sent(
     limit: Annotated[int, typer.Option(min=1, help="Number of submissions, newest first.")] = 20,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Folder of run folders that get their scores. Default: runs."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """List your submissions with their scores.
 
+    The scores of a run's submission are stored in its run folder, and `runs` prints them.
+
     Example: fast-or-slow submission list
     """
+    from pipeline.cli.reports import run_folders
+    from pipeline.run.state import SUBMISSION
+    from submissions.sent import store_sent
     from submissions.upload import list_submissions
 
+    folders = list(run_folders(runs or Path("runs"))) if runs or Path("runs").is_dir() else []
     names = ("ref", "submitted_at", "status", "public_score", "private_score", "message", "error")
-    rows = []
-    for row in list_submissions(limit):
+    rows, listed = [], list_submissions(limit)
+    for row in listed:
         at = row.submitted_at and row.submitted_at.isoformat(sep=" ", timespec="minutes")
         scores = (row.public_score, row.private_score)
         rows.append((row.ref, at, row.status, *scores, row.description, row.error or None))
     print_rows(names, rows, if_known=("error",), as_json=json)
+    if n_runs := sum(store_sent(folder / SUBMISSION["test"], listed) for folder in folders):
+        say(f"note: `runs {runs or 'runs'}` shows the scores of {n_runs} of these")
 
 
 @command

@@ -19,6 +19,7 @@ from tests.submissions.made_up import (
     write_graph,
     write_official,
 )
+from tests.submissions.test_report import Page
 from tests.support.command_line import call, stderr_of
 from tests.support.fake_kaggle import FIRST_REF, KEY, SIGNATURE, FakeKaggle
 
@@ -61,6 +62,53 @@ def test_a_submission_is_sent_and_listed_with_its_tag(
     assert (row["public_score"], row["private_score"]) == (0.7125, 0.7031)
     assert row["message"].startswith("first try [sha256:")
     assert "0.7125" in call("submission", "list")
+
+
+def test_scores_of_kaggle_are_stored_in_the_run_whose_file_was_sent(
+    fake_kaggle: FakeKaggle, run_folder: Path
+) -> None:
+    runs, score = run_folder.parent, {"metric": "tile_score", "value": 0.5}
+    report = {"score": 0.5, "collections": {"tile:xla": score}}
+    other = shutil.copytree(run_folder, runs / "other")
+    (other / "submission.csv").write_text("ID,TopConfigs\n")
+    for folder in (run_folder, other):
+        (folder / "config.toml").write_text('[recipe]\nname = "cpu"\n')
+        (folder / "report.json").write_text(json.dumps(report))
+    upload(run_folder)
+    n_requests = len(fake_kaggle.received)
+    assert "public" not in call("runs", runs)
+    assert f"`runs {runs}` shows the scores of 1" in call("submission", "list", "--runs", runs)
+    fake_kaggle.submissions.clear()
+    call("submission", "list", "--runs", runs)  # an older submission is not in the list
+    n_listed = len(fake_kaggle.received)
+    assert n_listed > n_requests
+    rows = {row["folder"]: row for row in json.loads(call("runs", runs, "--json"))}
+    scores = [(row["public_score"], row["private_score"]) for row in rows.values()]
+    assert [*rows] == [str(run_folder), str(other)]
+    assert scores == [(0.7125, 0.7031), (None, None)]
+    page = runs / "runs.html"
+    header, line, _ = call("runs", runs, "--html", page).splitlines()[:3]
+    assert header.split()[5:8] == ["score", "public", "private"] and "0.7125" in line
+    assert len(fake_kaggle.received) == n_listed
+    means, by_collection = Page(page.read_text()).charts
+    assert [*means["groups"]] == ["valid, mean of 1", "Kaggle, public", "Kaggle, private"]
+    assert means["groups"]["Kaggle, private"]["y"] == [0.7031]
+    assert by_collection["groups"]["tile:xla"]["names"] == [str(run_folder), str(other)]
+    # The run was repeated, so the score is of another file.
+    shutil.copy(other / "submission.csv", run_folder)
+    assert "public" not in call("runs", runs)
+    (run_folder / "kaggle-scores.json").write_text("{")
+    assert "kaggle-scores.json: cannot be read: content" in call("runs", runs, expect=1)
+
+
+def test_a_page_of_runs_needs_a_score(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    words = ("runs", tmp_path / "runs", "--html")
+    assert "no run has a score" in call(*words, tmp_path / "a.html", expect=1)
+    assert "expected a name that ends in .html" in call(*words, tmp_path / "a.png", expect=2)
+    assert [*tmp_path.iterdir()] == [tmp_path / "runs"]
+    missing = call("submission", "list", "--runs", tmp_path / "no", expect=1)
+    assert f"{tmp_path / 'no'}: no such folder" in missing
 
 
 def test_a_bad_file_is_told_as_the_check_does_and_nothing_is_sent(

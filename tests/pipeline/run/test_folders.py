@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -121,13 +122,19 @@ def test_runs_prints_a_table_and_the_faults(folder: Path) -> None:
     assert lines[-1].startswith(f"error: {folder / 'c'}")
     (folder / "c" / "config.toml").unlink()
     model, whole = json.loads(call("runs", folder, "--json"))
+    kaggle = {"public_score": None, "private_score": None}
+    finished = whole.pop("finished")
+    assert datetime.fromisoformat(finished).timestamp() == pytest.approx(
+        (folder / "b" / "report.json").stat().st_mtime, abs=1
+    )
     assert model == {
         **{"folder": str(folder / "a/deep"), "state": "unfinished", "recipe": "mine"},
-        **{"seeds": [7], "revision": None, "score": None, "values": {}},
+        **{"seeds": [7], "revision": None, "score": None, "values": {}, "finished": None},
+        **kaggle,
     }
     assert whole == {
         **{"folder": str(folder / "b"), "state": "done", "recipe": "cpu", "seeds": [3, 4]},
-        **{"revision": "abc", "score": 0.5, "values": {"tile:xla": 0.5}},
+        **{"revision": "abc", "score": 0.5, "values": {"tile:xla": 0.5}, **kaggle},
     }
     assert call("runs", folder / "empty").startswith("no runs")
     assert "no such folder" in call("runs", folder / "none", expect=1)
