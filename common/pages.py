@@ -5,7 +5,7 @@ The script `figures.js.j2` draws charts on pages with plotly.min.js from the pac
 
 import base64
 import gzip
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,11 @@ class Chart(NamedTuple):
     title: str
     description: str
     data: Any
+
+
+def bars(values: Mapping[str, float], axis: str) -> dict[str, Any]:
+    """Return the data of a chart of the kind "bars". Lists keep the order of the names."""
+    return {"names": list(values), "values": list(values.values()), "axis": axis}
 
 
 @cache

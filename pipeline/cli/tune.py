@@ -41,6 +41,7 @@ def tune(
     Example: fast-or-slow tune --recipe cpu --trials 20 --workers 2 --out runs/tune
     """
     from common.jobs.workers import Workers
+    from pipeline.tuning.page import PAGE
     from pipeline.tuning.space import load_space
     from pipeline.tuning.tune import tune as search
 
@@ -59,6 +60,6 @@ def tune(
         return
     best = "best" if result.best.is_baseline else f"best, trial {result.best.number}"
     print_table(("", "value"), [("baseline", result.baseline_value), (best, result.best.value)])
-    show(f"recipe      {result.best_recipe}")
+    show(f"recipe      {result.best_recipe}", f"report      {out / PAGE}")
     if not result.best.is_baseline:
         say("note: the best of many trials is partly lucky: judge its recipe on the valid split")

@@ -34,6 +34,7 @@ from pipeline.tuning.objective import (
     report_folds,
     tuning_objective,
 )
+from pipeline.tuning.page import PAGE, importances_of, write_search_page
 from pipeline.tuning.space import Parameters, SearchSpace
 from pipeline.tuning.storage import (
     GRACE_S,
@@ -362,6 +363,9 @@ def _result(study: "Study", objective: TuningObjective) -> TuneResult:
         if reasons:
             problem = f"none of {len(tries)} trials succeeded; the last one: {reasons[-1]}"
         raise PipelineError(f"{objective.out}: {problem}")
+    trials = [asdict(trial) for trial in result.trials]
+    model, shares = objective.space.study.model, importances_of(study)
+    write_search_page(objective.out / PAGE, model, trials, shares)
     if result.best.is_baseline:
         log.info("no trial beat the recipe; best.toml is the unchanged recipe")
     return result

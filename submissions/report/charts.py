@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from common.files import atomic_path
-from common.pages import Chart
+from common.pages import Chart, bars
 from data.families import family_of
 from data.labels import Labels
 from data.tree import GraphFile, collection_named
@@ -139,11 +139,6 @@ def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
         Chart("learning", title, prefix + ends[title], [curve.model_dump() for curve in group])
         for title, group in groups.items()
     ]
-
-
-def bars(values: Mapping[str, float], axis: str) -> dict[str, Any]:
-    """Return the data of a chart of the kind "bars". Lists keep the order of the names."""
-    return {"names": list(values), "values": list(values.values()), "axis": axis}
 
 
 def families_of(name: str, part: CollectionReport) -> dict[str, list[float]]:
