@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.jobs.run_jobs import Job
@@ -26,6 +27,7 @@ from data.graphs.graph import (
 )
 from data.graphs.node_columns import OPCODE_NAMES
 from data.graphs.noise import Noise, measure_noise
+from data.labels import labels_of
 from data.tree import SPLITS, GraphFile, name_faults
 
 COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct")
@@ -61,6 +63,7 @@ class AuditRow:
     n_configs: int = 0
     n_distinct: int = 0
     is_labelled: bool = False  # whether runtimes are known
+    spread: float | None = None  # slowest distinct config / fastest one; None without runtimes
     noise: Noise | None = None  # None if too few configs are repeated
     again_tau: float | None = None  # tau of a second measurement in the manifest
     content: str = ""  # `graph_content`, equal for copies; "" for a bad file
@@ -143,9 +146,15 @@ def _row(entry: Prepared, seed: int) -> AuditRow:
         n_configs=graph.n_configs,
         n_distinct=len(first),
         is_labelled=graph.is_labelled,
+        spread=_spread(graph, group) if graph.is_labelled else None,
         noise=noise,
         content=graph_content(graph, hashes),
     )
+
+
+def _spread(graph: Graph, group: NDArray[np.int64]) -> float:
+    mean = group_means(labels_of(graph).runtime, group)
+    return float(mean.max() / mean.min())
 
 
 def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) -> Iterator[str]:

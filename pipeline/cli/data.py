@@ -1,22 +1,28 @@
 """The commands that make, check and pack data, and what they make of it: features, statistics."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from common.errors import UsageError
 from pipeline.cli import options
 from pipeline.cli.console import (
+    check_output,
     command,
     data_dir,
     print_json,
     print_rows,
     print_table,
+    say,
     show,
     tell_errors,
 )
+
+if TYPE_CHECKING:
+    from data.audit import AuditRow
 
 PUBLISHED = "published"
 BASE_VARIABLE = "TPUGRAPHS_BASE_URL"
@@ -136,6 +142,9 @@ def fetch(
 @command
 def audit(
     data: options.Data = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Page to write, with charts of all graphs by collection.")
+    ] = None,
     json: options.Json = False,
     seed: options.Seed = None,
 ) -> None:
@@ -143,18 +152,22 @@ def audit(
 
     The exit code is 1 if a file is damaged.
 
-    Example: fast-or-slow audit --data DIR
+    Example: fast-or-slow audit --data DIR --report runs/audit.html
     """
-    from data.audit import COLUMNS, as_dict, file_notes, leaks, totals
+    from data.audit import as_dict, leaks, totals
     from data.audit import audit as audit_files
+    from data.audit_page import write_audit_page
     from data.manifest import read_manifest
     from data.tree import find_graphs, missing_parts, stray_folders
 
+    check_output("--report", report, ".html")
     folder = data_dir(data)
     files, measurements = find_graphs(folder), read_manifest(folder)["graphs"]
     rows = audit_files(files, seed=seed or 0, measured=measurements)
     missing, errors = missing_parts(files), [row.error for row in rows if row.error]
     notes = [*stray_folders(folder), *leaks(rows)]
+    if report:
+        write_audit_page(report, rows, f"Audit of {folder}")
     if json:
         facts = {
             "files": [as_dict(row) for row in rows],
@@ -165,21 +178,27 @@ def audit(
         }
         print_json(facts)
     else:
-        lines = [[line[key] for key in COLUMNS.values()] for line in totals(rows)]
-        print_table(tuple(COLUMNS), lines)
-        show(
-            "ceiling: Kendall tau between two measurements of the same configs, in a file "
-            "or by the",
-            "manifest; median over graphs",
-        )
-        if missing:
-            present = list(dict.fromkeys(file.part for file in files))
-            is_most = len(missing) > len(present)
-            names = ", ".join(present if is_most else missing)
-            show(f"missing: {'all but ' * is_most}{names}")
-        for note in (*notes, *file_notes(rows)):
-            show(f"note: {note}")
+        _print_audit(rows, missing, notes)
+    if report:
+        say(f"page        {report}")
     tell_errors(errors)
+
+
+def _print_audit(rows: "Sequence[AuditRow]", missing: Sequence[str], notes: Sequence[str]) -> None:
+    from data.audit import COLUMNS, file_notes, totals
+
+    print_table(tuple(COLUMNS), [[line[key] for key in COLUMNS.values()] for line in totals(rows)])
+    show(
+        "ceiling: Kendall tau between two measurements of the same configs, in a file or by the",
+        "manifest; median over graphs",
+    )
+    if missing:
+        present = list(dict.fromkeys(row.file.part for row in rows))
+        is_most = len(missing) > len(present)
+        names = ", ".join(present if is_most else missing)
+        show(f"missing: {'all but ' * is_most}{names}")
+    for note in (*notes, *file_notes(rows)):
+        show(f"note: {note}")
 
 
 @command
