@@ -20,10 +20,11 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from common.errors import PipelineError, UnreadableError, UsageError
+from common.errors import PipelineError, UnreadableError, UsageError, nearest, plain_fault
 from common.progress import log
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ TEMPORARY = ".*.tmp"
 # A read that fails is tried again after these pauses, because a file server may just restart.
 READ_AGAIN_S = (0.1, 1.0)
 _PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
+# Names of a folder that are compared with a wrong name.
+MAX_NAMES = 10_000
 # A file system that lacks locks, flushes, links or maps answers with one of these. NFS, FUSE, CIFS
 # and exFAT do.
 _LACKING = {
@@ -164,6 +167,20 @@ def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
             # A file that is open elsewhere may be busy, for example on NFS or CIFS.
             with suppress(OSError):
                 path.unlink()
+
+
+def missing_path(path: Path, expected: str) -> PipelineError:
+    """Return the error of a path that is missing or of another kind, with the nearest path."""
+    if os.path.exists(path):  # noqa: PTH110 — False for a name that no file can have
+        kind = "folder" if path.is_dir() else "file"
+        return PipelineError(f"{path}: is a {kind}; expected {expected}")
+    place = Path(path.anchor)
+    for part in path.relative_to(path.anchor).parts:
+        with suppress(OSError):
+            names = [entry.name for entry in islice(place.iterdir(), MAX_NAMES)]
+            place /= part if (place / part).exists() else nearest(part, names)
+    hint = f"; did you mean {place}?" * (len(place.parts) == len(path.parts))
+    return PipelineError(f"{path}: no such file or folder; expected {expected}{hint}")
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -338,5 +355,5 @@ def read_json(path: Path, model: type[T], *, expected: str) -> T:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))
             where = f"key '{key}'" if key else "content"
-            problem = f"{where}: {first['msg']}; expected {expected}"
+            problem = f"{where}: {plain_fault(first)}; expected {expected}"
             raise PipelineError(f"{path}: cannot be read: {problem}") from None

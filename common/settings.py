@@ -11,15 +11,15 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from common.errors import PipelineError, UsageError
-from common.files import open_regular
+from common.errors import PipelineError, UsageError, did_you_mean, plain_fault
+from common.files import missing_path, open_regular
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
@@ -37,7 +37,6 @@ KAGGLE_MOUNTS = (
     Path("/kaggle/input/predict-ai-model-runtime"),
 )
 
-BARE_WORD = re.compile(r"[\w.:+-]+")
 # A bare word in a list. TOML itself reads true, false and numbers.
 UNQUOTED = re.compile(r"(?<=[\[, ])(?!(?:true|false)\b)([a-zA-Z_][\w.:+-]*)(?=[\], ])")
 UNQUOTED_DOT = re.compile(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)')
@@ -45,6 +44,8 @@ UNQUOTED_DOT = re.compile(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)')
 MAX_TOML_BYTES = 1 << 18
 # tomllib takes minutes for a line with a key of thousands of parts, or fails.
 MAX_DOTS = 100
+# Last parts of the place of a fault if its value can have several types.
+UNION_TYPES = frozenset({"bool", "int", "float", "str"})
 
 
 class FrozenConfig(BaseModel):
@@ -60,27 +61,36 @@ class FrozenConfig(BaseModel):
             strict = cls.model_config.get("strict", True)
             return cls.model_validate_json(json.dumps(table, default=str), strict=strict)
         except ValidationError as error:
-            first = error.errors()[0]
-            place, kind, value = first["loc"], first["type"], first["input"]
-            parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
-            key = "".join(parts).removeprefix(".")
-            if kind == "extra_forbidden":
-                model: Any = cls
-                for parent in key.split(".")[:-1]:
-                    field = getattr(model, "model_fields", {}).get(parent)
-                    model = field.annotation if field else model
-                names = ", ".join(sorted(getattr(model, "model_fields", {})))
-                expectation = f"expected one of: {names}" if names else "no such key exists"
-                raise UsageError(f"{source}: unknown key '{above}{key}'; {expectation}") from None
-            problem = first["msg"].removeprefix("Value error, ")
-            problem = problem.replace("Input should be", "expected").replace("an object", "a table")
-            if kind in ("tuple_type", "list_type"):
-                is_word = isinstance(value, str) and BARE_WORD.fullmatch(value)
-                problem = f"expected a list, such as {f'[{value}]' if is_word else '[0, 1]'}"
-            elif kind == "too_short":
-                problem = "expected at least one entry"
-            where = f"key '{above}{key}' is {value!r}: " if key else ""
-            raise UsageError(f"{source}: {where}{problem[:1].lower()}{problem[1:]}") from None
+            first, *others = error.errors()
+            key = _dotted(first)
+            if first["type"] == "extra_forbidden":
+                fault = f"unknown key '{above}{key}'; {cls._expected_keys(key)}"
+                raise UsageError(f"{source}: {fault}") from None
+            # A value of several types has a fault for each type.
+            problems = [plain_fault(fault) for fault in (first, *others) if _dotted(fault) == key]
+            problem = " or ".join(dict.fromkeys(problems)).replace(" or expected ", " or ")
+            state = "missing" if first["type"] == "missing" else repr(first["input"])
+            where = f"key '{above}{key}' is {state}: " if key else ""
+            raise UsageError(f"{source}: {where}{problem}") from None
+
+    @classmethod
+    def _expected_keys(cls, key: str) -> str:
+        *parents, name = key.split(".")
+        model: Any = cls
+        for parent in parents:
+            field = getattr(model, "model_fields", {}).get(parent)
+            model = field.annotation if field else model
+        names = sorted(getattr(model, "model_fields", {}))
+        if not names:
+            return "no such key exists"
+        return f"expected one of: {', '.join(names)}{did_you_mean(name, names)}"
+
+
+def _dotted(fault: Mapping[str, Any]) -> str:
+    """Return the key of an entry of pydantic's `errors()`, without the types of a union."""
+    place = [part for part in fault["loc"] if part not in UNION_TYPES]
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return "".join(parts).removeprefix(".")
 
 
 def default_data_dir() -> Path:
@@ -88,7 +98,8 @@ def default_data_dir() -> Path:
     variable = os.environ.get("PIPELINE_DATA")
     if variable:
         if not Path(variable).is_dir():
-            raise PipelineError(f"PIPELINE_DATA={variable}: no such folder; expected one with npz/")
+            fault = missing_path(Path(variable), "a folder that contains npz/")
+            raise PipelineError(f"PIPELINE_DATA={fault}")
         return Path(variable)
     for folder in (*KAGGLE_MOUNTS, RAW_DATA, RAW_DATA / "tpugraphs"):
         if any((folder / tree).is_dir() for tree in ("npz", "npz_all/npz")):
@@ -139,11 +150,14 @@ def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recip
     path = Path(name_or_file) if is_file else folder / f"{name_or_file}.toml"
     if os.path.isfile(path):  # noqa: PTH113 — False for a name that no file can have
         return path
-    if is_file:
-        raise UsageError(f"{what} file {path}: no such file")
-    names = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
+    if os.path.exists(name_or_file) or is_file:  # noqa: PTH110
+        place = Path(name_or_file)
+        inside = f"; did you mean {place / RUN_CONFIG}?" * (place / RUN_CONFIG).is_file()
+        raise UsageError(f"{what} {missing_path(place, f'a .toml file with a {what}')}{inside}")
+    names = sorted(path.stem for path in folder.glob("*.toml"))
     raise UsageError(
-        f"{what} '{name_or_file}': no such {what}; known: {names}; or give a .toml file"
+        f"{what} '{name_or_file}': no such {what}; known: {', '.join(names)}; or give a .toml file"
+        f"{did_you_mean(name_or_file, names)}"
     )
 
 

@@ -9,10 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError, did_you_mean, nearest
+from common.files import missing_path
 
 SPLITS = ("train", "valid", "test")
 
@@ -95,8 +95,9 @@ def collection_named(name: str) -> Collection:
     for collection in COLLECTIONS:
         if name in (collection.name, collection.slug):
             return collection
-    known_names = ", ".join(collection.name for collection in COLLECTIONS)
-    raise UsageError(f"collection '{name}': no such collection; known: {known_names}")
+    names = [collection.name for collection in COLLECTIONS]
+    fault = f"no such collection; known: {', '.join(names)}{did_you_mean(name, names)}"
+    raise UsageError(f"collection '{name}': {fault}")
 
 
 def collections_named(names: str | None) -> tuple[Collection, ...]:
@@ -125,7 +126,8 @@ def splits_named(names: str | None) -> tuple[str, ...]:
 def check_splits(splits: Sequence[str]) -> None:
     unknown = [split for split in splits if split not in SPLITS]
     if unknown:
-        raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}")
+        near = did_you_mean(unknown[0], SPLITS)
+        raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}{near}")
 
 
 def find_graphs(
@@ -175,7 +177,7 @@ def has_graphs(
 def npz_root(data_dir: Path) -> Path:
     """Return DIR/npz, or DIR/npz_all/npz if only that one has graphs."""
     if not data_dir.is_dir():
-        raise PipelineError(f"{data_dir}: no such folder; expected one that contains npz/")
+        raise missing_path(data_dir, "a folder that contains npz/")
     roots = [data_dir / tree for tree in TREES if (data_dir / tree).is_dir()]
     if roots:
         return next(filter(has_graphs, roots), roots[0])
@@ -202,10 +204,8 @@ def stray_folders(data_dir: Path) -> list[str]:
     for folder, n_files in sorted(counts.items()):
         place = folder.relative_to(root).as_posix()
         if place not in FOLDERS:
-            near = get_close_matches(place.lower(), FOLDERS, 1) or ["layout/xla/default/train"]
-            messages.append(
-                f"{folder}: {n_files} npz files that nothing reads; is {near[0]} meant?"
-            )
+            near = nearest(place, FOLDERS) or "layout/xla/default/train"
+            messages.append(f"{folder}: {n_files} npz files that nothing reads; is {near} meant?")
     return messages
 
 

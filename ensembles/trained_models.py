@@ -16,7 +16,7 @@ from common.errors import PipelineError, blame
 from data.tree import LAYOUTS, Collection
 from ensembles.ensemble import FINAL, members_of
 from models.config.recipe import Recipe
-from models.run_folder import CONFIG, first_difference, is_done, read_config
+from models.run_folder import CONFIG, first_difference, is_done, missing_run, read_config
 
 # Folder of the final models in a folder of `train`.
 FINAL_FOLDER = "final"
@@ -36,7 +36,7 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
     If a model has several folders, the first finished one counts, sorted by path.
     """
     if not root.is_dir():
-        raise PipelineError(f"{root}: no such folder; expected a folder with run folders")
+        raise missing_run(root, "a folder with run folders")
     folders: dict[Key, Path] = {}
     # Links are followed, so a folder may appear twice or contain itself.
     real_paths = set[str]()

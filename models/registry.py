@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError, blame
+from common.errors import PipelineError, blame, did_you_mean
 from data.graphs.graph import Graph
 from data.tree import GraphFile
 from models.config.custom import imported, source_of
@@ -128,8 +128,9 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
         kind = "tile" if name in recipe.models_of("tile") else "layout"
         return ModelEntry(name, kind, network=model, custom=recipe.custom_class(name))
     if model not in MODELS:
-        names = ", ".join((*MODELS, *recipe.named_models))
-        raise PipelineError(f"model '{name}': no such model; known: {names}")
+        names = (*MODELS, *recipe.named_models)
+        near = did_you_mean(name, names)
+        raise PipelineError(f"model '{name}': no such model; known: {', '.join(names)}{near}")
     return replace(MODELS[model], name=name)
 
 

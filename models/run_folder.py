@@ -7,8 +7,8 @@ from typing import Any
 
 import tomli_w
 
-from common.errors import PipelineError, UsageError
-from common.files import checksum_of, create_text, read_bytes, write_text
+from common.errors import PipelineError, UsageError, nearest
+from common.files import checksum_of, create_text, missing_path, read_bytes, write_text
 from common.settings import RUN_CONFIG, read_toml
 from models.config.recipe import Recipe
 
@@ -17,6 +17,8 @@ DONE = "DONE"
 METRICS = "metrics.jsonl"
 REPORT = "report.json"
 REPORT_PICTURE = "report.png"
+# Runs next to a missing run that its message lists.
+MAX_LISTED = 8
 
 
 def is_done(folder: Path) -> bool:
@@ -27,6 +29,20 @@ def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
     """Write the DONE mark of a complete folder."""
     lines = [f"{checksum_of(read_bytes(file))} {file.name}\n" for file in files]
     write_text(folder / DONE, "".join(["done\n", *lines]))
+
+
+def missing_run(run: Path, expected: str = "a run folder") -> PipelineError:
+    """Return the error of a missing run folder, with the runs next to it and in runs/."""
+    folders = (Path("runs"), run.parent)
+    runs = {path.parent.name: path.parent for f in folders for path in f.glob(f"*/{CONFIG}")}
+    near = runs.get(nearest(run.name, runs))
+    if run.exists() or not runs:
+        return missing_path(run, expected)
+    listed = sorted(map(str, runs.values()))
+    more = f" and {len(listed) - MAX_LISTED} more" * (len(listed) > MAX_LISTED)
+    hint = f"; runs: {', '.join(listed[:MAX_LISTED])}{more}"
+    hint += f"; did you mean {near}?" if near else ""
+    return PipelineError(f"{run}: no such file or folder; expected {expected}{hint}")
 
 
 def check_finished(folder: Path) -> None:
@@ -95,7 +111,7 @@ def _refuse_other(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> Non
 def read_config(folder: Path) -> dict[str, Any]:
     """Read a run folder's config.toml."""
     if not folder.is_dir():
-        raise PipelineError(f"{folder}: no such folder; expected a run folder")
+        raise missing_run(folder)
     if not (folder / CONFIG).exists():
         inner = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}")))
         reason = f", but contains such: {inner}; pass one" if inner else f"; {CONFIG} is missing"

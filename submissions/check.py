@@ -27,7 +27,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, escaped
-from common.files import open_regular, write_text
+from common.files import missing_path, open_regular, write_text
 from common.metrics import TILE_PICKS, ranking_from_scores
 from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_tile
@@ -150,6 +150,8 @@ def read_submission(path: Path) -> dict[str, Indices]:
 
 def scan_submission(path: Path) -> Iterator[ScannedRow]:
     """Yield the lines of a submission file, readable or not, in each form that Kaggle accepts."""
+    if not path.exists():
+        raise missing_path(path, "a submission, for example RUN/submission.csv of `run`")
     try:
         with open_regular(path) as file:
             text = file.read().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
@@ -257,6 +259,8 @@ def refuse_other_split(path: Path, ids: Container[str], graphs: Iterable[str], s
     """Raise a PipelineError if a submission answers no graph of a split."""
     if not any(name in ids for name in graphs):
         requirement = f"expected the run's submission for {split}, or another --split"
+        right = path.with_name("submission.csv" if split == "test" else f"submission-{split}.csv")
+        requirement += f"; did you mean {right}?" * (right.exists() and right != path)
         raise PipelineError(f"{path}: answers no graph of split {split}; {requirement}")
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.errors import PipelineError
 from common.files import read_json
-from models.run_folder import REPORT
+from models.run_folder import REPORT, missing_run
 
 # Metrics of a graph by name, and its `n_configs`.
 GraphMetrics = dict[str, int | float | None]
@@ -180,7 +180,7 @@ def read_report(run: Path) -> RunReport:
     """Read the report of a run."""
     path = run / REPORT if run.is_dir() else run
     if not run.exists():
-        raise PipelineError(f"{run}: no such folder or file; expected a run's folder or a report")
+        raise missing_run(run, "a run's folder or a report")
     if not path.exists():
         raise PipelineError(
             f"{path}: no report; expected the folder of a whole `run` (not of one model) that is "

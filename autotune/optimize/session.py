@@ -43,6 +43,7 @@ from common.machine import granted
 from common.progress import out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
 from data.hlo.choices import Choices
+from models.run_folder import missing_run
 
 # A process with fewer rounds is ignored.
 MIN_ROUNDS = 2
@@ -87,7 +88,7 @@ class OptimizeRequest:
         if self.run and self.search not in ("portfolio", "ranker"):
             raise UsageError(f"--run {self.run}: --search {self.search} uses no models; leave out")
         if self.run and not Path(self.run).is_dir():
-            raise PipelineError(f"--run {self.run}: no such folder; expected one of `run`")
+            raise missing_run(Path(self.run))
         if self.search == "ranker" and not self.run:
             raise UsageError("--search ranker: expected --run RUN, whose models rank candidates")
         if self.search == "go" and self.spaces != ("options",):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from common.files import open_regular
+from common.files import missing_path, open_regular
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
@@ -149,7 +149,7 @@ def load_graphs(
     if path.is_dir():
         path, kernel = find_dumped(path, kernel), None
     elif not path.exists():
-        raise PipelineError(f"{path}: no such file; expected the npz file of a graph, {EXPECTED}")
+        raise missing_path(path, f"the npz file of a graph, {EXPECTED}")
     graphs = _read_graphs(path, target, kernel)
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:

@@ -22,7 +22,7 @@ from scipy.linalg import solve_triangular
 from scipy.stats import norm, rankdata
 
 from common.errors import PipelineError, UsageError
-from common.files import read_bytes
+from common.files import missing_path, open_regular, read_bytes
 from common.machine import thread_limits
 from common.progress import log
 from common.settings import FrozenConfig
@@ -52,6 +52,8 @@ MEAN_VARIANCE = 100.0
 TYPICAL_SPREAD = 0.2
 # Of more measured configs or candidates, a part is used. This bounds time and memory.
 MAX_CONFIGS = 1024
+# Bytes at the start of a file that tell a text from a graph file.
+TEXT_START = 4096
 
 # Runtimes in ns by config (its row in the file). inf is a config that failed.
 Runtimes = Mapping[int, Sequence[float]]
@@ -171,7 +173,9 @@ def read_runtimes(path: Path, program: NamedGraph) -> list[tuple[int, float]]:
         Config and runtime in ns of each measurement. inf is a config that failed.
     """
     hashes = config_hashes(program.graph).tolist()
-    if path.suffix.lower() == ".csv":
+    if not path.exists():
+        raise missing_path(path, "a CSV file or a graph file with runtimes")
+    if path.suffix.lower() == ".csv" or _is_text(path):
         measurements = _read_csv(path, hashes)
     else:
         graph = load_graph(path).graph
@@ -191,19 +195,23 @@ def read_runtimes(path: Path, program: NamedGraph) -> list[tuple[int, float]]:
     return measurements
 
 
+def _is_text(path: Path) -> bool:
+    with open_regular(path) as file:
+        return b"\0" not in file.read(TEXT_START)
+
+
 def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
     """Check every row, and leave out those without a runtime."""
     try:
         reader = csv.reader(read_bytes(path).decode("utf-8-sig").splitlines(), strict=True)
-        (_, names), *lines = [(reader.line_num, cells) for cells in reader] or [(1, [])]
+        names = next(reader, [])
+        _check_columns(names, path)
+        lines = [(reader.line_num, cells) for cells in reader]
     except UnicodeDecodeError:
         raise PipelineError(f"{path}: not UTF-8 text; save it as CSV in UTF-8") from None
     except csv.Error as error:
         requirement = "expected values between commas"
         raise PipelineError(f"{path}: line {reader.line_num}: {error}; {requirement}") from None
-    if not {"config", "runtime_ns"} <= {*names} or len({*names}) < len(names):
-        requirement = f"expected {','.join(Measurement.model_fields)}, with commas"
-        raise PipelineError(f"{path}: line 1: has {','.join(names)[:80]!r}; {requirement}")
     rows = [
         _measurement(names, cells, hashes, f"{path}: line {number}")
         for number, cells in lines
@@ -213,6 +221,12 @@ def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
     if 0 < len(measurements) < len(rows):
         log.info(f"{path}: {len(rows) - len(measurements)} of {len(rows)} rows have no runtime")
     return measurements
+
+
+def _check_columns(names: Sequence[str], path: Path) -> None:
+    if not {"config", "runtime_ns"} <= {*names} or len({*names}) < len(names):
+        requirement = f"expected {','.join(Measurement.model_fields)}, with commas"
+        raise PipelineError(f"{path}: line 1: has {','.join(names)[:80]!r}; {requirement}")
 
 
 def _measurement(

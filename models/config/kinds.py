@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
+from common.errors import did_you_mean
 from common.settings import FrozenConfig
 from data.tree import COLLECTIONS
 from models.config.custom import short_name
@@ -70,13 +71,16 @@ def check_collections(tables: Tables, models: Iterable[str], *, together: bool) 
     for name, table in tables.items():
         key = f'collection."{name}"'
         if name not in kinds:
-            raise ValueError(f"{key}: no such collection; expected {', '.join(kinds)}")
+            near = did_you_mean(name, kinds)
+            raise ValueError(f"{key}: no such collection; expected {', '.join(kinds)}{near}")
         if together and kinds[name] == "layout":
             raise ValueError(f"{key}: layout.together trains one model on all layouts; drop one")
         built_in = get_args(LayoutModelName if kinds[name] == "layout" else TileModelName)
         names = ("features", *built_in, *models)
         for unknown in table.keys() - {*names}:
-            raise ValueError(f"{key}.{unknown}: cannot differ here; expected {', '.join(names)}")
+            near = did_you_mean(unknown, names)
+            expectation = f"expected {', '.join(names)}{near}"
+            raise ValueError(f"{key}.{unknown}: cannot differ here; {expectation}")
 
 
 def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 import tomli_w
 from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
 
-from common.errors import UsageError
+from common.errors import UsageError, did_you_mean
 from common.machine import granted
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 from data.tree import COLLECTIONS, KINDS, LAYOUTS, Collection, collection_named
@@ -149,6 +149,7 @@ class Recipe(FrozenConfig):
             if name not in names:
                 raise ValueError(
                     f"blend.weights.{name}: no such model; expected {', '.join(names)}"
+                    f"{did_you_mean(name, names)}"
                 )
         for models in map(self.models_of, ("layout", "tile")):
             if not sum(self.blend.weights.get(model, 1.0) for model in models):
@@ -166,7 +167,7 @@ class Recipe(FrozenConfig):
                 raise ValueError(
                     f"key '{kind}.models[{place}]' is '{model}': ranks no {kind} configs; expected "
                     f"{', '.join(built_in)}, a name whose table has the key 'model', or a model of "
-                    "your own as 'package.module:Class'"
+                    f"your own as 'package.module:Class'{did_you_mean(model, built_in)}"
                 )
 
     @classmethod
@@ -332,7 +333,10 @@ def _with_named_models(
         elif model in BUILT_IN:
             config = type(Recipe.model_fields[model].default)
         else:
-            raise UsageError(f"{name}.model: no model '{model}'; expected {', '.join(BUILT_IN)}")
+            raise UsageError(
+                f"{name}.model: no model '{model}'; expected {', '.join(BUILT_IN)}"
+                f"{did_you_mean(model, BUILT_IN)}"
+            )
         if short_name(model) != name or not is_own(model):
             key: Any = Literal[model], model
             config = create_model(config.__name__, __base__=config, model=key)

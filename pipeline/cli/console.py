@@ -172,9 +172,12 @@ def read_recipe(
 
 
 def data_dir(option: Path | None) -> Path:
+    """Return the data folder of an option, or else the default one, if it has a tree of files."""
     from common.settings import SAMPLE, default_data_dir
+    from data.tree import npz_root
 
     folder = option or default_data_dir()
+    npz_root(folder)
     if option is None and folder == SAMPLE:
         say(f"no --data, and no dataset was found: the embedded sample is used, {SAMPLE}")
     return folder

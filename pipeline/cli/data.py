@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import UsageError
+from common.errors import UsageError, did_you_mean
 from pipeline.cli import options
 from pipeline.cli.console import (
     check_output,
@@ -74,8 +74,9 @@ def synthesize(
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
     plans = (*writing.PLANS, PUBLISHED)
-    if plan not in (None, *plans):
-        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(plans)}")
+    if plan is not None and plan not in plans:
+        near = did_you_mean(plan, plans)
+        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(plans)}{near}")
     values = (collections, splits, max_configs, workers)
     if plan != PUBLISHED and (share != 1.0 or any(value is not None for value in values)):
         raise UsageError(
@@ -119,7 +120,8 @@ def fetch(
     from data.official.published import parts_named
 
     if source not in SOURCES:
-        raise UsageError(f"--source {source}: no such source; known: {', '.join(SOURCES)}")
+        near = did_you_mean(source, SOURCES)
+        raise UsageError(f"--source {source}: no such source; known: {', '.join(SOURCES)}{near}")
     parts = parts_named(collections, splits)
     out.mkdir(parents=True, exist_ok=True)
     with alone_in(out):
@@ -154,14 +156,14 @@ def audit(
 
     Example: fast-or-slow audit --data DIR --report runs/audit.html
     """
+    check_output("--report", report, ".html")
+    folder = data_dir(data)
     from data.audit import as_dict, leaks, totals
     from data.audit import audit as audit_files
     from data.audit_page import write_audit_page
     from data.manifest import read_manifest
     from data.tree import find_graphs, missing_parts, stray_folders
 
-    check_output("--report", report, ".html")
-    folder = data_dir(data)
     files, measurements = find_graphs(folder), read_manifest(folder)["graphs"]
     rows = audit_files(files, seed=seed or 0, measured=measurements)
     missing, errors = missing_parts(files), [row.error for row in rows if row.error]

@@ -69,9 +69,11 @@ def rank(
     Example: fast-or-slow rank --run runs/first graph.npz --collection layout:xla:random
     """
     from ensembles.ranking.program import load_graphs
+    from models.run_folder import read_config
 
     graphs = load_graphs(file, collection=collection, kernel=kernel)
     several = len(graphs) > 1
+    read_config(run)
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
     # Takes seconds to import: a bad file is told before.
     from ensembles.ranking.rank import rank as rank_configs
@@ -148,10 +150,13 @@ def suggest(
     """
     from common.files import write_text
     from ensembles.ranking.program import load_graph
+    from models.run_folder import read_config
 
     check_output("--out", out, ".csv")
     if out and out.exists():
         raise UsageError(f"--out {out}: exists, perhaps with runtimes; expected a new file")
+    if run:
+        read_config(run)
     graph = _with_candidates(load_graph(program, collection=collection), candidates, seed or 0)
     from ensembles.ranking.rank import rank as rank_configs
     from ensembles.ranking.rank import ranker_for

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import PipelineError, blame
+from common.files import missing_path
 from pipeline.cli import options
 from pipeline.cli.console import (
     Rows,
@@ -40,12 +41,14 @@ def report(
     Example: fast-or-slow report --run runs/first
     """
     from models.run_folder import REPORT, REPORT_PICTURE
-    from pipeline.run.report import draw_report
     from submissions.run_report import read_report
 
     check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
+    content = read_report(run)
+    from pipeline.run.report import draw_report
+
     with blame(run / REPORT, "the report of a run"):
-        page = draw_report(run, read_report(run))
+        page = draw_report(run, content)
     show(f"report      {page}", f"picture     {page.with_name(REPORT_PICTURE)}")
 
 
@@ -66,6 +69,8 @@ def runs(
     Example: fast-or-slow runs runs --html runs/runs.html
     """
     check_output("--html", html, ".html")
+    if not folder.is_dir():
+        raise missing_path(folder, "a folder with run folders")
     rows, errors = [], []
     for path in run_folders(folder):
         try:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from common.errors import UsageError
 from common.files import check_writable
 from pipeline.cli import options
 from pipeline.cli.console import LOADING, command, data_dir, print_json, read_recipe, say, show
@@ -45,17 +44,21 @@ def run(
     Example: fast-or-slow run --data DIR --recipe cpu --out runs/mine
     """
     from data.tree import collections_named
+    from models.run_folder import missing_run
     from pipeline.run.trackers import known_trackers
 
     places, trackers = collections_named(collections), known_trackers(log_to)
     settings = read_recipe(recipe, overrides, seed, places, trust=trust)
+    if models and not models.is_dir():
+        raise missing_run(models, "a folder with run folders")
+    folder = data_dir(data)
     say(LOADING)
     from common.jobs.workers import Workers
     from pipeline.run.run import Inputs
     from pipeline.run.run import run as run_recipe
 
     report = run_recipe(
-        Inputs(data_dir(data), places, store, skip_bad),
+        Inputs(folder, places, store, skip_bad),
         out,
         settings,
         resume=resume,
@@ -107,12 +110,14 @@ def train(
     Example: fast-or-slow train --recipe cpu --collection tile:xla --out runs/tile
     """
     from data.tree import collection_named
-    from models.run_folder import DONE, mark_done
+    from models.run_folder import DONE, mark_done, missing_run
     from pipeline.run.trackers import known_trackers
 
     place = collection_named(collection)
     settings = read_recipe(recipe, overrides, seed, trust=trust)
-    trackers = known_trackers(log_to)
+    trackers, folder = known_trackers(log_to), data_dir(data)
+    if resume_from and not resume_from.is_dir():
+        raise missing_run(resume_from, "a folder of `train`")
     (out / DONE).unlink(missing_ok=True)
     say(LOADING)
     from common.jobs.workers import Workers
@@ -120,10 +125,10 @@ def train(
     from pipeline.run.stages import train_collection
 
     if resume_from:
-        for folder in continue_earlier(resume_from, settings.learned_as(place), out):
-            say(f"continues an earlier training: {folder}")
+        for copied in continue_earlier(resume_from, settings.learned_as(place), out):
+            say(f"continues an earlier training: {copied}")
     folders = train_collection(
-        data_dir(data),
+        folder,
         place,
         settings,
         out,
@@ -133,8 +138,8 @@ def train(
         workers=Workers(workers, ray),
         trackers=trackers,
     )
-    for folder in folders:
-        show(f"model       {folder}")
+    for trained in folders:
+        show(f"model       {trained}")
     if model is None:
         mark_done(out)
 
@@ -157,11 +162,13 @@ def predict(
 
     Example: fast-or-slow predict --run runs/tile/late_fusion_sage-seed0 --split valid
     """
-    from data.tree import SPLITS, collection_named
+    from data.tree import check_splits, collection_named
+    from models.run_folder import models_of, read_config
 
-    if split not in SPLITS:
-        raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")
+    check_splits((split,))
     place = collection_named(collection) if collection else None
+    read_config(run)
+    folder = data_dir(data)
     path = out or run / f"scores-{split}.parquet"
     say(LOADING)
     from common.jobs.workers import Workers
@@ -170,7 +177,6 @@ def predict(
     from ensembles.ensemble import load_ranker, ranked_by
     from ensembles.scores import scores_by_graph
     from models.predict import sampled
-    from models.run_folder import models_of
     from models.training.device import log_device
 
     trained_on = ranked_by(run, place)  # refuses a run without models of that kind
@@ -178,8 +184,7 @@ def predict(
     check_writable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     recipe, _ = models_of(run, target.kind, trust or ())
-    folder, parts = data_dir(data), (split,)
-    files = stored_graphs(folder, collections=(target,), splits=parts, workers=Workers(workers))
+    files = stored_graphs(folder, collections=(target,), splits=(split,), workers=Workers(workers))
     log_device(recipe)
     load = partial(load_ranker, run, collection=collection, trust=trust or ())
     subsets = sampled(files, recipe.valid_configs if split == "valid" else 0)

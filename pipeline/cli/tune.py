@@ -40,16 +40,18 @@ def tune(
 
     Example: fast-or-slow tune --recipe cpu --trials 20 --workers 2 --out runs/tune
     """
-    from common.jobs.workers import Workers
-    from pipeline.tuning.page import PAGE
     from pipeline.tuning.space import load_space
-    from pipeline.tuning.tune import tune as search
 
     settings = read_recipe(recipe, overrides, seed, trust=trust)
+    searched, folder = load_space(space, settings), data_dir(data)
+    from common.jobs.workers import Workers
+    from pipeline.tuning.page import PAGE
+    from pipeline.tuning.tune import tune as search
+
     result = search(
         settings,
-        load_space(space, settings),
-        data_dir(data),
+        searched,
+        folder,
         storage=storage or out / "journal.log",
         trials=trials,
         out=out,

@@ -4,13 +4,12 @@ A ranking waits for the training of its members. Nothing else waits.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from common.errors import UsageError
+from common.errors import UsageError, did_you_mean
 from common.jobs.run_jobs import WORKER_BYTES, Job
 from data.graph_store.prepare import file_bytes, file_weight
 from data.graph_store.stored_graph import read_graph
@@ -35,7 +34,7 @@ def check_left_out(
     names = {file.submission_id for file in files if file.split in splits}
     for name in recipe.leave_out:
         if name.startswith(starts) and name not in names:
-            near = "".join(f"; is {near} meant?" for near in get_close_matches(name, names, 1))
+            near = did_you_mean(name, names)
             raise UsageError(f"leave_out: no graph '{name}' in {' or '.join(splits)}{near}")
 
 

@@ -266,7 +266,11 @@ def test_searches_propose_distinct_settings_and_resume(
         (("mlp_b16", "--search", "ranker"), 2, "--search ranker: expected --run RUN"),
         (("mlp_b16", "--search", "go", "--space", "fusion"), 2, "go: decides options, not fusion;"),
         (("mlp_b16", "--run", "r"), 2, "models rank only layouts, not options"),
-        (("mlp_b16", "--space", "layouts", "--run", "no"), 1, "no: no such folder; expected one"),
+        (
+            ("mlp_b16", "--space", "layouts", "--run", "no"),
+            1,
+            "no: no such file or folder; exp",
+        ),
     ],
 )
 def test_refusal_is_one_line_and_leaves_no_folder(

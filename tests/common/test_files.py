@@ -21,6 +21,7 @@ from common.files import (
     atomic_path,
     checksum_of,
     locked,
+    missing_path,
     read_json,
     read_table,
     write_bytes,
@@ -32,6 +33,24 @@ from common.progress import log_lines_to
 from common.settings import ROOT, FrozenConfig
 from tests.data.npz.damaged_archives import flipped
 from tests.support.failing_calls import failing, needs_compiler
+
+
+def test_missing_path_names_the_nearest_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data" / "sample" / "npz").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    absent = "no such file or folder; expected data"
+    for name, line in {
+        "data/smaple": f"data/smaple: {absent}; did you mean data/sample?",
+        "dta/samle/nqz": f"dta/samle/nqz: {absent}; did you mean data/sample/npz?",
+        f"{tmp_path}/dat": f"{tmp_path}/dat: {absent}; did you mean {tmp_path}/data?",
+        "data/quite_other": f"data/quite_other: {absent}",
+        "quite_other/sample": f"quite_other/sample: {absent}",
+        "data": "data: is a folder; expected data",
+        "x" * 300: f"{'x' * 300}: {absent}",
+    }.items():
+        assert str(missing_path(Path(name), "data")) == line
 
 
 def test_text_is_written_as_utf_8_with_unix_line_ends(tmp_path: Path) -> None:
@@ -145,9 +164,9 @@ class Content(FrozenConfig):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"name": "a", "other": 1}', "key 'other': Extra inputs are not permitted"),
-        ('{"name": "a", "weights": {"b": "c"}}', "key 'weights.b': Input should be a valid number"),
-        ("[" * 100_000, "content: Invalid JSON"),
+        ('{"name": "a", "other": 1}', "key 'other': expected no such key"),
+        ('{"name": "a", "weights": {"b": "c"}}', "key 'weights.b': expected a number"),
+        ("[" * 100_000, "content: not JSON: rec"),
         (None, "No such file"),
     ],
     ids=lambda value: str(value)[:12],

@@ -2,10 +2,12 @@
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
 from common import settings
 from common.errors import PipelineError, UsageError
@@ -23,32 +25,64 @@ from models.config.recipe import load_recipe
 PIPE = b"a pipe"
 
 
+def check_even(value: int) -> int:
+    if value % 2:
+        raise ValueError("odd numbers are not possible")
+    return value
+
+
 class Inner(FrozenConfig):
-    width: int = 3
-    rate: float = 0.5
+    width: Annotated[int, Field(ge=1, multiple_of=3)] = 3
+    rate: Annotated[float, Field(lt=1, allow_inf_nan=False)] = 0.5
 
 
 class Outer(FrozenConfig):
+    must: str
     name: str = "x"
+    is_fast: bool = True
     inner: Inner = Inner()
-    seeds: tuple[int, ...] = (0,)
+    loss: Literal["hinge", "mle"] = "mle"
+    low: StrictInt | StrictStr = 0
+    even: Annotated[int, AfterValidator(check_even)] = 2
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
     weights: dict[str, float] = {}  # noqa: RUF012 - pydantic copies defaults
+
+
+OUTER_KEYS = "even, inner, is_fast, loss, low, must, name, seeds, weights"
+INNER_KEYS = "expected one of: rate, width"
 
 
 @pytest.mark.parametrize(
     ("table", "want"),
     [
-        ({"nam": 1}, "unknown key 'nam'; expected one of: inner, name, seeds, weights"),
-        ({"inner": {"widht": 1}}, "unknown key 'inner.widht'; expected one of: rate, width"),
-        ({"inner.width": 1}, "unknown key 'inner.width'; expected one of: rate, width"),
-        ({"inner": {"width": "wide"}}, "key 'inner.width' is 'wide': expected a valid int"),
+        ({"nam": 1}, f"unknown key 'nam'; expected one of: {OUTER_KEYS}; did you mean name?"),
+        ({"colour": 1}, f"unknown key 'colour'; expected one of: {OUTER_KEYS}"),
+        ({"inner": {"widht": 1}}, f"unknown key 'inner.widht'; {INNER_KEYS}; did you mean width?"),
+        ({"inner.width": 1}, f"unknown key 'inner.width'; {INNER_KEYS}; did you mean width?"),
+        ({"inner": {"width": {"a": 1}}}, "key 'inner.width' is {'a': 1}: expected a whole number"),
+        ({"inner": {"width": "wide"}}, "key 'inner.width' is 'wide': expected a whole number"),
         ({"inner": 3}, "key 'inner' is 3: expected a table"),
-        ({"inner": {"width": True}}, "key 'inner.width' is True: expected a valid int"),
-        ({"inner": {"width": 3.0}}, "key 'inner.width' is 3.0: expected a valid int"),
-        ({"inner": {"rate": "3"}}, "key 'inner.rate' is '3': expected a valid number"),
-        ({"name": 3}, "key 'name' is 3: expected a valid string"),
-        ({"seeds": [0, "one"]}, "key 'seeds[1]' is 'one': expected a valid int"),
-        ({"weights": {"a": "much"}}, "key 'weights.a' is 'much': expected a valid number"),
+        ({"inner": {"width": True}}, "key 'inner.width' is True: expected a whole number"),
+        ({"inner": {"width": 3.0}}, "key 'inner.width' is 3.0: expected a whole number"),
+        ({"inner": {"rate": "3"}}, "key 'inner.rate' is '3': expected a number"),
+        ({"inner": {"rate": float("nan")}}, "key 'inner.rate' is nan: expected a finite number"),
+        ({"inner": {"rate": 2}}, "key 'inner.rate' is 2: expected a number less than 1"),
+        (
+            {"inner": {"width": 0}},
+            "key 'inner.width' is 0: expected a number greater than or equal to 1",
+        ),
+        ({"inner": {"width": 7}}, "key 'inner.width' is 7: expected a multiple of 3"),
+        ({"name": 3}, "key 'name' is 3: expected text"),
+        ({"is_fast": 1}, "key 'is_fast' is 1: expected true or false"),
+        ({"seeds": []}, "key 'seeds' is []: expected at least one entry"),
+        ({"seeds": [0, "one"]}, "key 'seeds[1]' is 'one': expected a whole number"),
+        ({"loss": "hing"}, "key 'loss' is 'hing': expected 'hinge' or 'mle'; did you mean hinge?"),
+        ({"loss": "x"}, "key 'loss' is 'x': expected 'hinge' or 'mle'"),
+        ({"low": []}, "key 'low' is []: expected a whole number or text"),
+        ({"even": 3}, "key 'even' is 3: odd numbers are not possible"),
+        ({"weights": {"a": "much"}}, "key 'weights.a' is 'much': expected a number"),
+        ({"weights": 1}, "key 'weights' is 1: expected a table"),
+        ({"must": None}, "key 'must' is None: expected text"),
         ({"name": "two\nlines", "seeds": "a\nb"}, r"key 'seeds' is 'a\nb': expected a list"),
         ({"seeds": 0}, "key 'seeds' is 0: expected a list, such as [0, 1]"),
         ({"seeds": "one"}, "key 'seeds' is 'one': expected a list, such as [one]"),
@@ -56,9 +90,72 @@ class Outer(FrozenConfig):
 )
 def test_wrong_key_or_value_is_named_with_its_dotted_key(table: dict[str, Any], want: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Outer.from_table(table, source="recipe r")
+        Outer.from_table({"must": "x", **table}, source="recipe r")
     assert str(caught.value).startswith(f"recipe r: {want}")
     assert len(str(caught.value).splitlines()) == 1
+    if "did you mean" not in want:
+        assert "did you mean" not in str(caught.value)
+
+
+def test_key_that_is_missing_is_named() -> None:
+    with pytest.raises(UsageError, match=r"^a: key 'must' is missing: expected a value$"):
+        Outer.from_table({}, source="a")
+
+
+# Words of pydantic that name no value of a recipe.
+PYDANTIC = re.compile("Input|Value error|should|valid (int|str|bool|num)|dictionary|array")
+WRONG_VALUES = (None, True, -1, 1.5, 1e400, 10**30, "x", "", [], ["x"], [{}], {}, {"x": 1}, [-1])
+
+
+def leaves(config: Any, above: str = "") -> list[str]:
+    keys = []
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        keys += [f"{above}{name}"]
+        if isinstance(value, FrozenConfig):
+            keys += leaves(value, f"{above}{name}.")
+        assert field.default is not None
+    return keys
+
+
+def test_no_wrong_value_of_a_recipe_gives_a_message_of_pydantic() -> None:
+    from models.config.recipe import Recipe
+
+    messages = set()
+    for key in leaves(Recipe()):
+        for value in WRONG_VALUES:
+            table: dict[str, Any] = {}
+            settings.set_value(table, key, value, source="test")
+            with suppress(PipelineError):
+                Recipe.from_table(table, source="recipe")
+                continue
+            with pytest.raises(UsageError) as caught:
+                Recipe.from_table(table, source="recipe")
+            message = str(caught.value)
+            assert not PYDANTIC.search(message.replace(repr(value), "")), message
+            assert message.startswith("recipe: ") and re.search("expected|known", message), message
+            messages.add(message)
+    assert len(messages) > 500
+
+
+@pytest.mark.parametrize(
+    ("override", "near"),
+    [
+        ("features.prun=1", "prune"),
+        ("tgrph.hidden=1", "tgraph"),
+        ("tgraph.training.step=1", "steps"),
+        ("features.padding=zro", "zero"),
+        ("tile.models=[late_fusion_sag]", "late_fusion_sage"),
+        ("blend.weights.tgrph=1.0", "tgraph"),
+        ("tgraph.training.start_from=layout:xla:defalt", "layout:xla:default"),
+        ('collection."layout:xla:randm".tgraph.hidden=4', "layout:xla:random"),
+        ('collection."tile:xla".tile_bosting.num_leaves=4', "tile_boosting"),
+        ('sage_nodes={model="cross_config_sag"}', "cross_config_sage"),
+    ],
+)
+def test_wrong_name_in_a_recipe_gets_the_nearest_name(override: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f"; did you mean {near}\\?$"):
+        load_recipe("cpu", [override])
 
 
 @pytest.mark.parametrize(
@@ -123,10 +220,15 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text("")
     assert recipe_path(str(mine)) == mine
-    with pytest.raises(UsageError, match=r"'smok': no such recipe; known: .*smoke"):
+    with pytest.raises(UsageError, match=r"'smok': no such recipe; known: .*; did you mean smoke"):
         recipe_path("smok")
-    with pytest.raises(UsageError, match="no such file"):
-        recipe_path(str(tmp_path / "none.toml"))
+    with pytest.raises(UsageError, match=r"no such file .*; did you mean .*/mine.toml"):
+        recipe_path(str(tmp_path / "mne.toml"))
+    with pytest.raises(UsageError, match=r"README.md: is a file; expected a .toml file with a rec"):
+        recipe_path(str(ROOT / "README.md"))
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(UsageError, match=r"is a folder; .*; did you mean .*/config.toml\?$"):
+        recipe_path(str(tmp_path))
     with pytest.raises(UsageError, match="no such"):
         recipe_path("x" * 5_000)
     mine.write_text("a = ")
@@ -185,7 +287,7 @@ def test_data_folder_has_an_order_of_defaults(
     (mounts[0] / "npz_all" / "npz").mkdir(parents=True)
     assert default_data_dir() == mounts[0]
     monkeypatch.setenv("PIPELINE_DATA", str(tmp_path / "named"))
-    with pytest.raises(PipelineError, match=r"PIPELINE_DATA=.*named: no such folder"):
+    with pytest.raises(PipelineError, match=r"PIPELINE_DATA=.*named: no such file or folder"):
         default_data_dir()
     (tmp_path / "named").mkdir()
     assert default_data_dir() == tmp_path / "named"

@@ -113,7 +113,7 @@ def test_names_that_a_run_refuses_are_listed(tmp_path: Path) -> None:
 
 
 def test_folder_without_graphs_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="no such folder"):
+    with pytest.raises(PipelineError, match="no such file or folder"):
         find_graphs(tmp_path / "none")
     make(tmp_path, "misnamed/npz/layout/xla/default/training/a.npz")
     meant = r"no graph of .*; .*training: 1 npz files .*; is layout/xla/default/train meant\?$"

@@ -73,7 +73,7 @@ def test_an_unfinished_run_and_a_folder_of_models_are_refused(tree: Path, tmp_pa
         f"{models}: not a run folder, but contains such: layout_boosting-seed0, layout_lin" in said
     )
     none = call("rank", default, "--run", models / "none", expect=1)
-    assert f"{models / 'none'}: no such folder" in none
+    assert f"{models / 'none'}: no such file or folder" in none
 
 
 def test_a_model_ranks_with_as_many_threads_as_its_recipe_says(

@@ -96,7 +96,7 @@ def test_configuration_cannot_name_a_folder_elsewhere(tmp_path: Path, place: str
 def test_missing_and_unfinished_models_and_other_settings_are_named(
     trained: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(PipelineError, match="no such folder"):
+    with pytest.raises(PipelineError, match="no such file or folder"):
         find_models(tmp_path / "absent")
     with pytest.raises(PipelineError, match="no trained model layout-xla-random/cross_config_sage"):
         take_models(models_to_take(trained, RECIPE, [TILE, XLA], tmp_path / "run"))

@@ -187,7 +187,7 @@ def test_link_in_a_dataset_is_not_pushed(fake_kaggle: FakeKaggle, push: Push, fo
     "bad",
     [
         (DATASET_METADATA_FILE, b"[" * 100_000, DATASET_METADATA_FILE),
-        (DATASET_METADATA_FILE, b'{"title": null}', "key 'id': Field required"),
+        (DATASET_METADATA_FILE, b'{"title": null}', "key 'id': expected a value"),
         ("models/empty", b"", "is empty"),
         (".hidden", b"x", "is hidden"),
         ("top.txt", b"\0" * 5 + KEY.encode(), "top.txt: contains a Kaggle credential"),

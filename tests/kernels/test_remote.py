@@ -97,10 +97,10 @@ def test_refusal_in_the_answer_is_an_error(
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"title": ""}, "key 'title': String should have at least 1 character"),
+        ({"title": ""}, "key 'title': expected at least 1 character"),
         ({"code_file": "gone.py"}, "gone.py: no such file"),
-        ({"is_public": True}, "key 'is_public': Extra inputs are not permitted"),
-        ({"kernel_type": "app"}, "key 'kernel_type': Input should be 'script'"),
+        ({"is_public": True}, "key 'is_public': expected no such key"),
+        ({"kernel_type": "app"}, "key 'kernel_type': expected 'script'"),
     ],
 )
 def test_wrong_metadata_is_refused_before_the_push(

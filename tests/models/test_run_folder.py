@@ -12,10 +12,25 @@ from data.tree import collection_named, find_graphs
 from models import run_folder
 from models.config.recipe import load_recipe
 from models.registry import TrainJob, load_model
-from models.run_folder import DONE, begin, check_done
+from models.run_folder import DONE, begin, check_done, missing_run, read_config
 from models.train import train_model
 
 XLA_RANDOM = collection_named("layout:xla:random")
+
+
+def test_missing_run_lists_the_runs_next_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PipelineError, match=r"^runs/a: no such file or folder; expected a run"):
+        read_config(Path("runs/a"))
+    for n in range(10):
+        write_text(tmp_path / f"runs/trial{n}/config.toml", "")
+    listed = ", ".join(f"runs/trial{n}" for n in range(8))
+    for wrong in ("runs/trail3", "trail3", "rums/trail3"):
+        line = str(missing_run(Path(wrong)))
+        assert line.endswith(f"; runs: {listed} and 2 more; did you mean runs/trial3?")
+    assert str(missing_run(Path("runs/other"))).endswith(f"; runs: {listed} and 2 more")
 
 
 def job_in(folder: Path, tree: Path, **changes: object) -> TrainJob:

@@ -83,4 +83,4 @@ def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
     assert found["mean"]["difference"] == pytest.approx(0.2)
     assert found["mean"]["probability"] == 1
     assert {"first", "second", "config"} <= found.keys()
-    assert "none: no such folder" in call("compare", paths[0], tmp_path / "none", expect=1)
+    assert "none: no such file or folder" in call("compare", paths[0], tmp_path / "none", expect=1)

@@ -173,7 +173,7 @@ def test_lines_of_a_file_are_checked(tiny_tree: Path, tmp_path: Path) -> None:
     header, line, _ = request_text([2, 0], named.graph).splitlines()
     last = named.graph.n_configs - 1
     for content, message in {
-        f"{header}\n{line}-3": "line 2: key 'runtime_ns' is '-3': expected greater than 0",
+        f"{header}\n{line}-3": "line 2: key 'runtime_ns' is '-3': expected a number greater than 0",
         f"{header}\n\n{line}1,200,000": "line 3: has 5 values; expected 3",
         f"{header}\n9999{line[1:]}": f"line 2: config 9999; expected 0..{last}",
         f"{header}\n1{line[1:]}": "line 2: config 1 has another hash; expected the same program",

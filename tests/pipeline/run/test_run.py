@@ -70,7 +70,7 @@ def places(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
         ("run --store {out}/x", 2, "/x: is in --out "),
         ("run --ray far", 2, "--ray far: no cluster"),
         ("run --models {trained}", 1, "no trained model tile-xla/tile_linear"),
-        ("run --models {out}", 1, "out: no such folder; expected a folder with"),
+        ("run --models {out}", 1, "out: no such file or folder; expected a folder with"),
         ("train --out {file}/x", 1, "file/x/DONE: Not a directory"),
         ("train --out {trained}", 2, "seed0: is in the way and no run"),
         ("train --ray far", 2, "--ray far: no cluster"),
