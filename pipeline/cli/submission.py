@@ -136,28 +136,33 @@ def score(
     private: Annotated[
         bool, typer.Option("--private", help="Score the test split of the sample.")
     ] = False,
+    graphs: Annotated[
+        bool, typer.Option("--graphs", help="Also print the score of each graph.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Score a submission with the measured runtimes.
+
+    --json has all metrics of all graphs.
 
     Example: fast-or-slow score --submission runs/first/submission-valid.csv --data DIR
     """
     from data.labels import read_labels
     from data.manifest import read_manifest
-    from data.tree import find_graphs
+    from data.tree import check_splits, find_graphs
     from submissions.check import read_submission, refuse_other_split
     from submissions.score import cut_to_samples, score_submission
 
     split = split or ("test" if private else "valid")
     if private and split != "test":
         raise UsageError(f"--private judges the test split; leave it or --split {split} out")
+    check_splits((split,))
+    rankings = read_submission(submission)
     folder = data_dir(data)
     labels = read_labels(folder, split, private=private)
-
-    rankings = read_submission(submission)
     refuse_other_split(submission, rankings, labels, split)
-    graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
-    inputs = cut_to_samples(graphs, rankings, labels)
+    files = [] if split == "test" else find_graphs(folder, splits=(split,))
+    inputs = cut_to_samples(files, rankings, labels)
     n_configs = {name: len(label.runtime_ns) for name, label in labels.items()}
     programs_of = read_manifest(folder)["graphs"] if private else {}
     programs = {name: facts["program"] for name, facts in programs_of.items() if "program" in facts}
@@ -171,17 +176,21 @@ def score(
     if json:
         print_json(report.as_json())
         return
-    _print_graphs(report)
     print_scores(report)
+    for item in report.left_out:
+        say(f"left out: {item.graph}: {item.reason}")
+    if graphs:
+        show("")
+        _print_graphs(report)
 
 
 def _print_graphs(report: "RunReport") -> None:
-    for name, part in report.collections.items():
-        for graph, value in part.values().items():
-            label = part.programs.get(graph, graph)
-            show(f"{name}:{label}  {part.metric} {value:.4f}")
-    for item in report.left_out:
-        show(f"left out: {item.graph}: {item.reason}")
+    rows = [
+        (f"{name}:{part.programs.get(graph, graph)}", part.metric, value)
+        for name, part in report.collections.items()
+        for graph, value in part.values().items()
+    ]
+    print_table(("graph", "metric", "value"), rows)
 
 
 def print_scores(report: "RunReport") -> None:

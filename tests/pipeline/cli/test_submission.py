@@ -173,8 +173,18 @@ def test_a_submission_is_judged(tree: Path) -> None:
     found = scored(tree, *one(tree))
     rankings = read_submission(tree / "seed0.csv")
     assert found == score_submission(rankings, read_labels(tree, "valid")).as_json()
-    table = call("score", "--data", tree, *one(tree)).splitlines()
-    assert any(line.startswith("mean of 2 of 5 ") for line in table)
+    command = ("score", "--data", tree, *one(tree))
+    table = call(*command).splitlines()
+    assert table[0].startswith("collection ") and table[6].startswith("mean of 2 of 5 ")
+    assert not any(f"{X}:a" in line for line in table)
+    _, graphs = call(*command, "--graphs").split("\n\n")
+    header, *rows = [line.split() for line in graphs.splitlines()]
+    assert header == ["graph", "metric", "value"]
+    assert rows == [
+        [f"{collection}:{graph}", "kendall_tau", f"{metrics['kendall_tau']:.4f}"]
+        for collection, part in found["collections"].items()
+        for graph, metrics in part["per_graph"].items()
+    ]
 
 
 def test_withheld_runtimes_are_read_if_asked_for(tree: Path) -> None:
