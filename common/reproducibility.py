@@ -3,6 +3,8 @@
 import hashlib
 import os
 import subprocess
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,14 @@ from common.settings import ROOT
 
 # A file in a kernel's archive, with the result of `revision` at the time of the build.
 REVISION_FILE = "REVISION"
+
+
+def version() -> str:
+    """Return the version of the project, from a checkout or else from the installed package."""
+    project = ROOT / "pyproject.toml"
+    if project.is_file():
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    return metadata.version("fast-or-slow")
 
 
 def revision(root: Path = ROOT) -> str | None:

@@ -5,17 +5,19 @@ The commands are in pipeline/cli/.
 
 import atexit
 import os
+import re
 import signal
 import sys
 from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 # The working folder may have other modules named `models` or `data`, so the project comes first.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from common.errors import escaped
 from common.signals import end_at_once, handle, handled_by
 
 HOW_TO_INSTALL = "run `make setup`, then .venv/bin/python -m pipeline"
@@ -43,18 +45,30 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
-# The module in pipeline/cli/ of each command, and of each app of several commands.
-PLACES = {
-    **{"run": "run", "plan": "plan"},
-    **dict.fromkeys(("synthesize", "fetch", "audit", "prepare", "featurize", "statistics"), "data"),
-    "collect": "programs",
-    **dict.fromkeys(("train", "predict"), "run"),
-    **{"blend": "blend", "tune": "tune", "score": "submission"},
-    **dict.fromkeys(("rank", "suggest"), "rank"),
-    "optimize": "programs",
-    **dict.fromkeys(("report", "runs", "compare"), "reports"),
-    **{"submission": "submission:app", "kernel": "kernel:app", "dataset": "kernel:dataset_app"},
+# The module in pipeline/cli/ of each command, and of each app of several commands, by group.
+GROUPS: dict[str, dict[str, str]] = {
+    "Compete": {
+        **{"run": "run", "plan": "plan", "score": "submission", "submission": "submission:app"},
+        **dict.fromkeys(("report", "runs", "compare"), "reports"),
+    },
+    "Data": dict.fromkeys(("fetch", "audit", "prepare", "statistics", "synthesize"), "data"),
+    "Models": {"train": "run", "predict": "run", "blend": "blend", "tune": "tune"},
+    "Programs": {
+        **{"featurize": "data", "rank": "rank", "suggest": "rank"},
+        **dict.fromkeys(("collect", "optimize"), "programs"),
+    },
+    "Kaggle": {"kernel": "kernel:app", "dataset": "kernel:dataset_app"},
 }
+PLACES = {name: place for group in GROUPS.values() for name, place in group.items()}
+VARIABLES = {
+    "PIPELINE_DATA": "Data folder, if --data is missing.",
+    "PIPELINE_STORE": "Folder of packed graphs, if --store is missing.",
+    "XDG_CACHE_HOME": "Place of stores and downloads outside of a checkout. Default: ~/.cache.",
+    "TPUGRAPHS_BASE_URL": "Mirror that `fetch` downloads from.",
+    "KAGGLE_API_TOKEN": "Token of Kaggle. Default: the files in KAGGLE_CONFIG_DIR or ~/.kaggle.",
+}
+# Part of a message about a wrong option: typer quotes pydantic.
+PYDANTIC_TEXT = re.compile("(: )(?:Input should be|Value error,.* is not) (.*?)(?:, unable .*)?$")
 
 
 class Commands(TyperGroup):
@@ -73,6 +87,33 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: object, name: str) -> Any:
         return _load(name) if name in PLACES else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands by group, and the environment variables."""
+        width = max(map(len, VARIABLES))
+        rows = {name: _load(name).get_short_help_str(limit=100) for name in PLACES}
+        parts = {title: {name: rows[name] for name in group} for title, group in GROUPS.items()}
+        for title, part in {**parts, "Environment variables": VARIABLES}.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in part.items()])
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command. Wrong usage is one line on standard error."""
+        try:
+            sys.exit(super().main(*args, **{**extra, "standalone_mode": False}))
+        except Exception as caught:
+            # typer gives its errors no public type. One of them has the help as its text.
+            error: Any = caught
+            if not hasattr(error, "format_message"):
+                raise
+            text = error.format_message()
+            if not text.startswith("Usage:"):
+                text = PYDANTIC_TEXT.sub(r"\1expected \2", " ".join(text.split()).rstrip("."))
+                name = error.ctx.command_path if error.ctx else "fast-or-slow"
+                how = f"`{name} --help` lists the options"
+                text = escaped(f"error: {text[:1].lower()}{text[1:]}; {how}")
+            typer.echo(text, err=True)
+            sys.exit(error.exit_code)
 
 
 @cache
@@ -95,13 +136,33 @@ app = typer.Typer(
     help="Rank XLA compiler configs from fastest to slowest: TpuGraphs, end to end.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    # A shell completes the words of one command, and `python -m pipeline` is three words.
+    add_completion=__name__ != "__main__",
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from common.reproducibility import revision, version
+
+        typer.echo(f"fast-or-slow {version()}, revision {revision() or 'unknown'}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
+def _commands(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_print_version,
+            help="Print the version and the revision of the code.",
+        ),
+    ] = False,
+) -> None:
     """Do nothing: without a callback, typer makes no group of an app without commands."""
 
 

@@ -12,7 +12,7 @@ import typer
 
 from common.files import write_text
 from common.settings import ROOT
-from pipeline.__main__ import app
+from pipeline.__main__ import VARIABLES, app
 
 PAGE = ROOT / "docs" / "reference" / "command_line.md"
 COMMON = ("--help", "--debug")
@@ -22,8 +22,10 @@ HEADER = """# Command line
 This page lists each command with its arguments, options, defaults and an example.
 
 `fast-or-slow COMMAND --help` prints the same text. `python -m pipeline COMMAND` is the same
-command. Each command has two more options: `--help`, and `--debug`, which prints a traceback after
-an error. The exit codes are in [errors](errors.md)."""
+command. Each command has two more options: `--help` or `-h`, and `--debug`, which prints a
+traceback after an error. `fast-or-slow --version` prints the version and the revision of the code.
+`fast-or-slow --install-completion` lets your shell complete commands and options with the tab key.
+The exit codes are in [errors](errors.md)."""
 
 
 def page() -> str:
@@ -33,7 +35,9 @@ def page() -> str:
         f"| [`{name}`](#{name.replace(' ', '-')}) | {_texts(command)[0]} |"
         for name, command in entries
     ]
-    lines = [HEADER, "", "| command | purpose |", "|---|---|", *rows]
+    variables = [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
+    lines = [HEADER, "", "| variable | meaning |", "|---|---|", *variables]
+    lines += ["", "| command | purpose |", "|---|---|", *rows]
     for name, command in entries:
         purpose, *texts = _texts(command)
         lines += ["", f"## {name}", "", purpose, *(line for text in texts for line in ("", text))]

@@ -156,7 +156,7 @@ def chain(
     trust: options.Trust = None,
     seed: options.FirstSeed = None,
 ) -> None:
-    """Train and rank a recipe on Kaggle, from the first kernel to the submission.
+    """Train and rank a recipe on Kaggle, up to the submission.
 
     It pushes a train kernel for each collection, resumes those that run out of time, ranks in an
     infer kernel, and downloads all outputs. You can stop it at any time, because Kaggle continues

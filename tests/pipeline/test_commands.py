@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,18 @@ import numpy as np
 import polars as pl
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from autotune.plan import sample_requests
+from common.reproducibility import revision
 from common.settings import ROOT
 from data.tree import COLLECTIONS, find_graphs
-from pipeline.__main__ import app
+from pipeline.__main__ import VARIABLES, app
 from submissions.check import read_submission
 from tests.support.command_line import call, parse
 from tests.support.failing_calls import failing, needs_compiler
 
-MOST_IMPORTED = 300
+MOST_IMPORTED, NAME = 300, "fast-or-slow"
 SMOKE = ("run", "--recipe", "smoke", "--data")
 MEASURE = ("collect", "--program", "mlp_b16")
 
@@ -46,16 +49,86 @@ GROUPS = sorted({words[:1] for words in COMMANDS if words[1:]})
 
 
 def test_help_cuts_no_summary() -> None:
-    listed = call("--help").partition("Commands:")[2]
-    cut = [line.split()[0] for line in listed.splitlines() if line.endswith("...")]
+    texts = [call("--help"), *(call(*group, "--help") for group in GROUPS)]
+    cut = [
+        line
+        for text in texts
+        for line in text.splitlines()
+        if line.endswith("...") and "ARGS" not in line
+    ]
     assert not cut, f"the first line of their docstring is too long for --help: {cut}"
+
+
+def test_help_has_each_command_in_a_group_and_the_variables() -> None:
+    text = call("-h")
+    assert text == call("--help")
+    titles = ("Compete:", "Data:", "Models:", "Programs:", "Kaggle:", "Environment variables:")
+    places = [text.index(f"\n{title}\n") for title in titles]
+    assert places == sorted(places)
+    entries = re.findall(r"^  (\S+) {2,}\S", text[places[0] :], re.MULTILINE)
+    assert sorted(entries) == sorted({*(name for name, *_ in COMMANDS), *VARIABLES})
+    files = [path for package in ("common", "pipeline") for path in (ROOT / package).rglob("*.py")]
+    sources = [path.read_text() for path in files if path.name != "__main__.py"]
+    for name in VARIABLES:
+        assert any(f'"{name}"' in source for source in sources), f"nothing reads {name}"
+
+
+@pytest.mark.parametrize("command", [(), *COMMANDS, *GROUPS], ids=" ".join)
+def test_short_form_of_help(command: tuple[str, ...]) -> None:
+    assert call(*command, "-h") == call(*command, "--help")
+
+
+def test_version_and_revision_are_printed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert call("--version") == f"fast-or-slow {project['version']}, revision {revision()}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("r", ["run", "report", "runs", "rank"]),
+        ("run --re", ["--recipe", "--resume"]),
+        ("kernel b", ["build"]),
+        ("plan --gpu a", ["a100"]),
+    ],
+)
+def test_shell_completes_commands_and_options(words: str, expected: list[str]) -> None:
+    line = f"fast-or-slow {words}"
+    variables = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    result = CliRunner().invoke(
+        app, [], prog_name=NAME, env={"_FAST_OR_SLOW_COMPLETE": "complete_bash", **variables}
+    )
+    assert result.output.split() == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("rnu", "no such command 'rnu'. Did you mean 'run'?; `fast-or-slow --help`"),
+        ("--foo", "no such option: --foo; `fast-or-slow --help` lists the options"),
+        (
+            "run --recpie x",
+            "no such option: --recpie (Possible options: --recipe, --resume); `fast",
+        ),
+        ("run --max-minutes x", "invalid value for '--max-minutes': expected a valid number; `"),
+        ("plan --gpu t5", "invalid value for '--gpu': expected one of 'none', 't4', 'a100', "),
+        ("train", "missing option '--collection'; `fast-or-slow train --help` lists the options"),
+        ("kernel bild", "no such command 'bild'. Did you mean 'build'?; `fast-or-slow kernel --h"),
+        ("blend --runs", "option '--runs' requires an argument; `fast-or-slow --help` lists"),
+        ("runs a b\x1b", r"got unexpected extra argument(s) (b\x1b); `fast-or-slow runs --help`"),
+    ],
+)
+def test_wrong_usage_of_the_command_line_is_one_line(words: str, line: str) -> None:
+    result = CliRunner().invoke(app, words.split(" "), prog_name=NAME)
+    assert result.exit_code == 2 and not result.stdout
+    assert result.stderr.startswith(f"error: {line}") and result.stderr.count("\n") == 1
 
 
 def test_help_imports_nothing_heavy() -> None:
     """So that it answers at once; how soon, benchmarks measure."""
     command = [sys.executable, "-X", "importtime", "-m", "pipeline", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    listed = done.stdout.partition("Commands:")[2]
+    listed = done.stdout.partition("Compete:")[2]
     assert all(name in listed for name, *_ in COMMANDS)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {"torch", "jax", "lightgbm", "kagglesdk", "matplotlib", "optuna", "numpy", "polars"}
