@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -20,14 +21,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import PipelineError, UsageError, did_you_mean, plain_fault
 from common.files import missing_path, open_regular
+from common.progress import log
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
-# Stores and downloads of an installed wheel are in the cache folder of the user.
-IS_INSTALLED = ROOT.parent.name == "site-packages"
-USER_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-CACHE = USER_CACHE / "fast-or-slow" if IS_INSTALLED else ROOT / "data"
-RAW_DATA = CACHE / "raw"
+# Only a wheel makes one package of the folder that has all packages.
+IS_INSTALLED = (ROOT / "__init__.py").is_file()
+USER_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fast-or-slow"
+RAW_DATA = ROOT / "data" / "raw"
 SAMPLE = ROOT / "data" / "sample"
 RUN_CONFIG = "config.toml"
 
@@ -93,15 +94,35 @@ def _dotted(fault: Mapping[str, Any]) -> str:
     return "".join(parts).removeprefix(".")
 
 
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra of the package, for example "ray"."""
+    requirements = ROOT / f"requirements-{extra}.txt"
+    pinned = f"-r {requirements} -c {ROOT / 'constraints.txt'}"
+    what = f'"fast-or-slow[{extra}]"' if IS_INSTALLED else pinned
+    return f"{sys.executable} -m pip install {what}"
+
+
+def cache_dir() -> Path:
+    """Return the folder of stores and downloads: data/ in a checkout, else one of the user."""
+    is_in_checkout = not IS_INSTALLED and Path.cwd().is_relative_to(ROOT)
+    return ROOT / "data" if is_in_checkout else USER_CACHE
+
+
+def download_dir() -> Path:
+    """Return the folder of `fetch`, in which `default_data_dir` finds the dataset."""
+    return Path(os.environ.get("PIPELINE_DATA") or cache_dir() / "raw" / "tpugraphs")
+
+
 def default_data_dir() -> Path:
-    """Return the data folder: PIPELINE_DATA, else Kaggle's mount, data/raw, or the sample."""
+    """Return the data folder: PIPELINE_DATA, else Kaggle's mount, a download, or the sample."""
     variable = os.environ.get("PIPELINE_DATA")
     if variable:
         if not Path(variable).is_dir():
             fault = missing_path(Path(variable), "a folder that contains npz/")
             raise PipelineError(f"PIPELINE_DATA={fault}")
         return Path(variable)
-    for folder in (*KAGGLE_MOUNTS, RAW_DATA, RAW_DATA / "tpugraphs"):
+    raw = (RAW_DATA, USER_CACHE / "raw")
+    for folder in (*KAGGLE_MOUNTS, *raw, *(folder / "tpugraphs" for folder in raw)):
         if any((folder / tree).is_dir() for tree in ("npz", "npz_all/npz")):
             return folder
     if SAMPLE.is_dir():
@@ -113,17 +134,22 @@ def default_data_dir() -> Path:
 
 
 def default_store_dir(data_dir: Path) -> Path:
-    """Return the folder of a data folder's packed graphs: below PIPELINE_STORE, or data/store.
+    """Return the folder of a data folder's packed graphs: below PIPELINE_STORE, or a cache.
 
-    On Kaggle, whose working folder is small, it is below the system's temporary folder.
+    On Kaggle, whose working folder is small, it is below the system's temporary folder. A new store
+    outside of a checkout is named in a note.
     """
     place = data_dir.resolve()
     digest = hashlib.blake2b(str(place).encode(), digest_size=4).hexdigest()
-    root = CACHE / "store"
+    root = cache_dir() / "store"
     if any(mount.is_dir() for mount in KAGGLE_MOUNTS):
         root = Path(tempfile.gettempdir()) / "pipeline-store"
-    root = Path(os.environ.get("PIPELINE_STORE") or root)
-    return root / f"{place.name or 'root'}-{digest}"
+    name = f"{place.name or 'root'}-{digest}"
+    if variable := os.environ.get("PIPELINE_STORE"):
+        return Path(variable) / name
+    if root.is_relative_to(USER_CACHE) and not (root / name).exists():
+        log.info(f"store: {root / name}; PIPELINE_STORE or --store name another folder")
+    return root / name
 
 
 def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[str, Any]:

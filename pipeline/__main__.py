@@ -20,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common.errors import escaped
 from common.signals import end_at_once, handle, handled_by
 
-HOW_TO_INSTALL = "run `make setup`, then .venv/bin/python -m pipeline"
+IN_CHECKOUT = "run `make setup`, then .venv/bin/python -m pipeline"
+IS_INSTALLED = Path(__file__).resolve().parents[1].joinpath("__init__.py").is_file()
+HOW_TO_INSTALL = "pip install fast-or-slow" if IS_INSTALLED else IN_CHECKOUT
 # The imports take half a second.
 with handled_by(end_at_once):
     # A file that is opened later must not get the number of a closed stream (`2>&-`).

@@ -31,7 +31,7 @@ from common.progress import (
     time_limit,
     watched_by,
 )
-from common.settings import ROOT
+from common.settings import ROOT, how_to_install
 
 LOCAL = "local"
 # Bytes of memory for messages. Larger ones are on the disk.
@@ -191,7 +191,7 @@ def check_cluster(address: str) -> None:
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError:
-        raise UsageError("--ray: Ray is missing; pip install -r requirements-ray.txt") from None
+        raise UsageError(f"--ray: Ray is missing; {how_to_install('ray')}") from None
     if address.rpartition(":")[2].isdigit() and "/" not in address:
         host, _, port = address.rpartition(":")
         try:

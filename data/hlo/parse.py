@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib import metadata
 
 from common.errors import PipelineError
-from common.settings import ROOT
+from common.settings import IS_INSTALLED, ROOT, how_to_install
 from data.hlo import jaxlib_parser
 from data.hlo.files import HOW_TO_DUMP
 from data.hlo.formats import ModuleText
@@ -17,8 +17,12 @@ from data.hlo.jaxlib_parser import REFUSED
 
 TESTED_JAXLIB = ("0.10.",)
 HOW_TO_INSTALL = (
-    f"`make setup-collect` installs it into {ROOT / '.venv'}; into another environment, "
-    f"pip install -r {ROOT / 'requirements-collect.txt'}"
+    how_to_install("jax")
+    if IS_INSTALLED
+    else (
+        f"`make setup-collect` installs it into {ROOT / '.venv'}; into another environment, "
+        f"pip install -r {ROOT / 'requirements-collect.txt'}"
+    )
 )
 MAX_PARSE_S = 300.0
 

@@ -103,9 +103,13 @@ def fetch(
     ] = "google",
     collections: options.Collections = None,
     splits: options.Splits = None,
-    out: Annotated[Path, typer.Option(help="Data folder. The same command resumes.")] = Path(
-        "data/raw/tpugraphs"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Data folder. The same command resumes. Default: PIPELINE_DATA, "
+            "data/raw/tpugraphs of the checkout, or the user's cache folder."
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Download, check and unpack the dataset.
@@ -116,6 +120,7 @@ def fetch(
     Example: fast-or-slow fetch --collections layout:xla:default --out data/raw/tpugraphs
     """
     from common.files import alone_in
+    from common.settings import download_dir
     from data.fetch.fetch import BASE, FetchJob, fetch_google, fetch_kaggle
     from data.official.published import parts_named
 
@@ -123,6 +128,7 @@ def fetch(
         near = did_you_mean(source, SOURCES)
         raise UsageError(f"--source {source}: no such source; known: {', '.join(SOURCES)}{near}")
     parts = parts_named(collections, splits)
+    out = out or download_dir()
     out.mkdir(parents=True, exist_ok=True)
     with alone_in(out):
         job = FetchJob(parts, out)

@@ -25,7 +25,8 @@ Store = Annotated[
     Path | None,
     typer.Option(
         "--store",
-        help="Folder of packed graphs. Default: a folder in PIPELINE_STORE or data/store.",
+        help="Folder of packed graphs. Default: a folder in PIPELINE_STORE, in data/store of the "
+        "checkout, or in the user's cache folder.",
     ),
 ]
 Collections = Annotated[

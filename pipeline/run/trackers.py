@@ -8,7 +8,6 @@ If a tracker raises or hangs, the run ends with the same bytes.
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ from typing import Any
 from common.credentials import one_line
 from common.errors import UsageError, hide_credentials
 from common.progress import log
-from common.settings import ROOT
+from common.settings import how_to_install
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat
 
 FOLDER, PROJECT = "tracking", "fast-or-slow"
@@ -96,10 +95,7 @@ def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
         package = find_spec(name)
         # A folder of that name in the working folder has no origin.
         if package is None or package.origin is None:
-            raise UsageError(
-                f"--log-to {name}: {name} is missing; {sys.executable} -m pip install "
-                f"-r {ROOT / 'requirements-trackers.txt'} -c {ROOT / 'constraints.txt'}"
-            )
+            raise UsageError(f"--log-to {name}: {name} is missing; {how_to_install('trackers')}")
     return [*dict.fromkeys(names or ())]
 
 

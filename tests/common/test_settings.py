@@ -11,12 +11,14 @@ from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
 from common import settings
 from common.errors import PipelineError, UsageError
+from common.progress import log_lines_to
 from common.settings import (
     CONFIGS,
     ROOT,
     FrozenConfig,
     apply_overrides,
     default_data_dir,
+    default_store_dir,
     read_toml,
     recipe_path,
 )
@@ -272,12 +274,16 @@ def test_data_folder_has_an_order_of_defaults(
     monkeypatch.setattr(settings, "KAGGLE_MOUNTS", mounts)
     raw, sample = tmp_path / "raw", tmp_path / "sample"
     monkeypatch.setattr(settings, "RAW_DATA", raw)
+    monkeypatch.setattr(settings, "USER_CACHE", tmp_path / "cache")
     monkeypatch.setattr(settings, "SAMPLE", sample)
     monkeypatch.delenv("PIPELINE_DATA", raising=False)
     with pytest.raises(PipelineError, match="--data DIR"):
         default_data_dir()
     sample.mkdir()
     assert default_data_dir() == sample
+    (tmp_path / "cache/raw/tpugraphs/npz").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert default_data_dir() == settings.download_dir() == tmp_path / "cache/raw/tpugraphs"
     (raw / "tpugraphs" / "npz").mkdir(parents=True)
     assert default_data_dir() == raw / "tpugraphs"
     (raw / "npz").mkdir()
@@ -291,3 +297,42 @@ def test_data_folder_has_an_order_of_defaults(
         default_data_dir()
     (tmp_path / "named").mkdir()
     assert default_data_dir() == tmp_path / "named"
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_only_a_command_in_the_checkout_writes_into_it(
+    is_installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIPELINE_STORE")
+    monkeypatch.delenv("PIPELINE_DATA", raising=False)
+    monkeypatch.setattr(settings, "IS_INSTALLED", is_installed)
+    monkeypatch.setattr(settings, "USER_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(settings, "KAGGLE_MOUNTS", ())
+    notes: list[str] = []
+    for folder in (ROOT, ROOT / "docs", tmp_path):
+        monkeypatch.chdir(folder)
+        with log_lines_to(notes.append):
+            store = default_store_dir(tmp_path / "mine")
+        is_in_checkout = folder != tmp_path and not is_installed
+        root = ROOT / "data" if is_in_checkout else tmp_path / "cache"
+        assert store.parent == root / "store" and store.name.startswith("mine-")
+        assert settings.download_dir() == root / "raw" / "tpugraphs"
+        last = f"store: {store}; PIPELINE_STORE or --store name another folder"
+        assert notes[-1:] == ([] if is_in_checkout else [last])
+    store.mkdir(parents=True)
+    with log_lines_to(notes.append):
+        assert default_store_dir(tmp_path / "mine") == store
+    assert len(notes) == (3 if is_installed else 1)
+    monkeypatch.setenv("PIPELINE_STORE", str(tmp_path / "named"))
+    monkeypatch.setenv("PIPELINE_DATA", str(tmp_path / "data"))
+    assert default_store_dir(tmp_path / "mine") == tmp_path / "named" / store.name
+    assert settings.download_dir() == tmp_path / "data"
+
+
+def test_install_commands_fit_a_checkout_and_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not settings.IS_INSTALLED  # an editable install is a checkout
+    for extra in ("ray", "trackers"):
+        words = settings.how_to_install(extra).split()
+        assert [Path(word).is_file() for word in words[-4:]] == [False, True, False, True]
+    monkeypatch.setattr(settings, "IS_INSTALLED", True)
+    assert settings.how_to_install("jax").endswith(' -m pip install "fast-or-slow[jax]"')

@@ -16,7 +16,7 @@ from common.errors import PipelineError
 from common.jobs.ray_cluster import UNSEEN, RayCluster, _do_on_machine
 from common.jobs.run_jobs import Job, run_jobs
 from common.progress import log, progress, reporter_name, watched_by
-from common.settings import ROOT
+from common.settings import ROOT, how_to_install
 from tests.common.jobs import work
 from tests.support.command_line import call
 
@@ -98,4 +98,4 @@ def test_without_ray_it_is_named(
     monkeypatch.setitem(sys.modules, "ray", None)
     words = ("run", "--data", tiny_tree, *TILES, "--out", tmp_path / "run", "--ray", "local")
     *_, line = call(*words, expect=2).splitlines()
-    assert line == "error: --ray: Ray is missing; pip install -r requirements-ray.txt"
+    assert line == f"error: --ray: Ray is missing; {how_to_install('ray')}"
