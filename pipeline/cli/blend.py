@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,14 +18,24 @@ if TYPE_CHECKING:
 
 @command
 def blend(
-    runs: Annotated[
-        list[Path],
-        typer.Option(help="Run folders, model folders with scores of `predict`, or score files."),
+    out: Annotated[
+        Path,
+        typer.Option(help="File for the result: .parquet of --runs, or .csv of --submissions."),
     ],
-    out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
-    more_runs: Annotated[list[Path] | None, typer.Argument(help="More runs, as in --runs.")] = None,
-    split: Annotated[str, typer.Option(help="Split of the scores.")] = "test",
-    method: Annotated[str, typer.Option(help="Method: minmax-mean or rank-mean.")] = "minmax-mean",
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(help="Run folders, model folders with scores of `predict`, or score files."),
+    ] = None,
+    submissions: Annotated[
+        list[Path] | None, typer.Option(help="Finished submissions of the same graphs.")
+    ] = None,
+    more: Annotated[list[Path] | None, typer.Argument(help="More runs or submissions.")] = None,
+    split: Annotated[
+        Literal["train", "valid", "test"], typer.Option(help="Split of the scores.")
+    ] = "test",
+    method: Annotated[
+        Literal["minmax-mean", "rank-mean"], typer.Option(help="Scale of the scores of runs.")
+    ] = "minmax-mean",
     submission: Annotated[
         Path | None, typer.Option(help="Also write a submission to this file.")
     ] = None,
@@ -34,22 +44,39 @@ def blend(
     ] = None,
     data: options.Data = None,
 ) -> None:
-    """Blend the scores of several models of one collection.
+    """Blend the scores of several models of one collection, or finished submissions.
 
     Scores are joined by the content of the configs, so the order of configs may differ. For a tile
     submission, the command also reads the kernels in the data folder.
 
+    --submissions averages the ranks of each config, and reads no data.
+
     Example: fast-or-slow blend --runs runs/a runs/b --collection tile:xla --out blend.parquet
+
+    Example: fast-or-slow blend --submissions a.csv b.csv --out mean.csv
     """
+    from models.run_folder import missing_run
+
+    sources = [*(runs or submissions or ()), *(more or ())]
+    if bool(runs) == bool(submissions):
+        raise UsageError("blend: expected --runs or --submissions")
+    if len({*sources, out}) <= len(sources):
+        raise UsageError("blend: a run or file is given twice; expected each once")
+    check_output("--out", out, ".csv" if submissions else ".parquet")
+    if submissions:
+        if collection or submission or data or (split, method) != ("test", "minmax-mean"):
+            raise UsageError("--submissions: takes --out only; leave the other options out")
+        _blend_submissions(sources, out)
+        return
+    for run in sources:
+        if not run.exists():
+            raise missing_run(run, "a run, or its scores")
     say(LOADING)
     from data.tree import find_graphs
     from ensembles.blend import BlendSpec, apply_blend
     from models.predict import write_scores
     from submissions.check import submission_rows, write_submission
 
-    sources = [*runs, *(more_runs or [])]
-    _check_options(sources, split, method)
-    check_output("--out", out, ".parquet")
     check_output("--submission", submission)
     members, place = _read_members(sources, split, collection)
     if submission and not place:
@@ -65,16 +92,13 @@ def blend(
         show(f"submission  {submission}")
 
 
-def _check_options(runs: Sequence[Path], split: str, method: str) -> None:
-    from data.tree import SPLITS
-    from ensembles.blend import SCALES
+def _blend_submissions(files: Sequence[Path], out: Path) -> None:
+    from submissions.blend import blend_submissions
+    from submissions.check import read_submission, write_submission
 
-    if len(set(runs)) < len(runs):
-        raise UsageError("--runs: the same run is given twice; expected each once")
-    if split not in SPLITS:
-        raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")
-    if method not in SCALES:
-        raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}")
+    rows = [*blend_submissions({path: read_submission(path) for path in files})]
+    write_submission(out, rows)
+    show(f"submission  {out} ({len(rows)} rows)")
 
 
 def _read_members(
@@ -112,8 +136,6 @@ def _is_whole(run: Path) -> bool:
 
 def _score_file(run: Path, split: str) -> Path:
     """Return where the scores of a model's folder lie, or the file itself."""
-    if not run.exists():
-        raise PipelineError(f"{run}: no such file or folder; expected a run, or its scores")
     path = run / f"scores-{split}.parquet" if run.is_dir() else run
     if not path.exists():
         command = f"predict --run RUN --split {split}"

@@ -137,8 +137,8 @@ def test_bad_input_is_one_line(kernels: list[GraphFile], tmp_path: Path) -> None
     write_table(few := tmp_path / "few.parquet", pl.concat(tables).head(-1))
     plain = ("--method", "rank-mean")
     cases: list[tuple[int, list[Path], tuple[object, ...], str]] = [
-        (2, [one, two], ("--method", "best"), "expected one of minmax-mean, rank-mean"),
-        (2, [one, one], plain, "--runs: the same run is given twice"),
+        (2, [one, two], ("--method", "best"), "expected one of 'minmax-mean', 'rank-mean'"),
+        (2, [one, one], plain, "a run or file is given twice"),
         (1, [one, empty], plain, "expected what `predict --run RUN --split test` writes"),
         (1, [one, none], plain, f"error: {none}: no such file or folder; expected a run"),
         (
@@ -164,7 +164,7 @@ def test_scores_of_another_collection_are_refused(kernels: list[GraphFile], tmp_
     scores = ("--runs", tmp_path / "a.parquet", tmp_path / "b.parquet")
     runs = ("blend", *scores, "--out", tmp_path / "out.parquet")
     file = tmp_path / "sub.csv"
-    assert "--split vlid: expected one of train, valid, test" in call(
+    assert "'--split': expected one of 'train', 'valid', 'test'" in call(
         *runs, "--split", "vlid", expect=2
     )
     call(*runs, "--data", kernels[0].data_dir, "--submission", file)
