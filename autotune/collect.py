@@ -29,6 +29,7 @@ from autotune.measure.search import SEARCHES
 from autotune.measure.timing import clock_for, figures
 from autotune.measure.worker import ProgramFailed, Session
 from autotune.plan import JOURNALS, CollectRequest, check_family, is_done
+from autotune.spaces import note_unknown_options
 from common.errors import OutOfTime, UsageError
 from common.files import alone_in, write_text
 from common.metrics import kendall_tau
@@ -153,6 +154,7 @@ def _measure_and_write(request: CollectRequest, out: Path) -> None:
     start = time.monotonic()
     with request.start_worker() as session:
         description = session.describe()
+        note_unknown_options(description)
         journal = open_journal(request.journal(out), _header(request, description))
         # An old second measurement was compared with fewer rounds.
         request.journal(out, again=True).unlink(missing_ok=True)

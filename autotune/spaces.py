@@ -7,7 +7,8 @@ setting with only zeros is the default of `jax.jit`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,10 @@ from autotune.programs.compiled import (
 from autotune.programs.files import load_program
 from autotune.same_outputs import SameOutputs
 from common.errors import PipelineError, UsageError
+from common.progress import log
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.choices import Choices
-from data.hlo.compiler_options import DISABLED, N_OPTIONS, Options, joined, options_of
+from data.hlo.compiler_options import DISABLED, GENES, N_OPTIONS, Options, joined, options_of
 from data.hlo.graph import featurize_module
 from data.hlo.layouts import (
     configurable_nodes,
@@ -85,6 +87,36 @@ def why_without(program: str, spaces: Sequence[str]) -> str:
     """Return the reason why a program has no knobs in some spaces."""
     reasons = " and ".join(WITHOUT_KNOBS[space] for space in spaces)
     return f"{','.join(spaces)}: {program} {reasons}"
+
+
+@cache
+def known_options() -> NDArray[np.int64]:
+    """Return the number of options of each compiler knob, (g,): 1 if the compiler lacks the knob.
+
+    The compiler options are private to XLA, and a release may remove one.
+    """
+    import jax
+
+    probe = jax.jit(lambda: 0).lower()
+    n_options = N_OPTIONS.copy()
+    for knob, values in enumerate(GENES.values()):
+        try:
+            for options in values:
+                probe.compile(compiler_options=dict(options))
+        except Exception:
+            n_options[knob] = 1
+    return n_options
+
+
+def note_unknown_options(description: Description) -> None:
+    """Log the compiler options that a search leaves out, because this compiler lacks them."""
+    if "options" not in description.knobs:
+        return
+    is_unknown = (description.knobs["options"].n_options < N_OPTIONS).tolist()
+    names = {name for (first, *_) in compress(GENES.values(), is_unknown) for name in first}
+    if names:
+        release = f"jaxlib {description.facts.get('jaxlib', '')}".strip()
+        log.info(f"note: the compiler of {release} has no {', '.join(sorted(names))}; left out")
 
 
 class DecidedProgram:
@@ -135,7 +167,7 @@ class DecidedProgram:
         kept_apart = node_positions(self.message, self._fusible)
         shapes = [(op.opcode, *op.shape.dimensions) for op in self._fusible]
         return {
-            "options": Knobs(N_OPTIONS, np.arange(len(N_OPTIONS)), whole_program),
+            "options": Knobs(known_options(), np.arange(len(N_OPTIONS)), whole_program),
             "layouts": Knobs(n_rows, node_groups(self.nodes), laid_out),
             "fusion": Knobs(np.full(len(kept_apart), 2), numbered(shapes), kept_apart),
         }

@@ -44,7 +44,7 @@ from autotune.optimize.session import (
 )
 from autotune.optimize.strategies import SEARCH, search_for
 from autotune.plan import JOURNALS
-from autotune.spaces import why_without
+from autotune.spaces import note_unknown_options, why_without
 from common.errors import OutOfTime, PipelineError
 from common.files import alone_in
 from common.progress import log, out_of_time, seconds_left, time_limit
@@ -151,6 +151,7 @@ def optimize(request: OptimizeRequest, out: Path, *, minutes: float = 10.0) -> O
         start = time.monotonic()
         description = worker.describe()
         session = OptimizeSession(request, out, worker, description)
+        note_unknown_options(description)
         # A confirming process opens the program, and compiles it up to twice more.
         n_processes = 1 + N_PROCESSES * (1 + session.needs_all_cores)
         needed_s = n_processes * 2 * (time.monotonic() - start)

@@ -78,7 +78,10 @@ def _proposals(session: OptimizeSession, guide: Guide | None) -> Iterator[tuple[
         for options in menu() if "options" in places else ():
             setting = np.array(session.default)
             setting[places["options"]] = options
-            yield "menu", setting
+            # A knob that the compiler lacks has only option 0.
+            setting = np.minimum(setting, description.n_options - 1)
+            if setting.any():
+                yield "menu", setting
         if description.usual is not None and description.usual.any():
             yield "menu", description.usual
     if guide:

@@ -4,8 +4,7 @@ The module of a function is dumped just before layouts are chosen: it is inlined
 not fused. TpuGraphs stores the same.
 
 A module becomes a function through `jax.export`: the serialized StableHLO of an export is replaced.
-Only the conversion of HLO to StableHLO is private to jaxlib. Only this file uses it, with releases
-that were tested (`data.hlo.parse.check_jaxlib`).
+Only the conversion of HLO to StableHLO is private to jaxlib. Only this file uses it.
 """
 
 import hashlib
@@ -24,6 +23,7 @@ from autotune.measure.worker import error_line, one_line
 from autotune.programs.catalogue import ProgramSource
 from common.errors import PipelineError
 from data.hlo.descriptor import message_class
+from data.hlo.parse import jaxlib_function
 
 ELF = b"\x7fELF"
 DUMPED_STEP = "layout-assignment"
@@ -185,12 +185,12 @@ def with_module(name: str, export_result: Any, module: bytes) -> Any:
 
     The module has the same parameters and results.
     """
-    from jaxlib import _jax
     from jaxlib.mlir.dialects import stablehlo
 
+    mlir = jaxlib_function("mlir", name)
     try:
-        content = _jax.mlir.serialize_portable_artifact(
-            _jax.mlir.hlo_to_stablehlo(module), stablehlo.get_current_version()
+        content = mlir.serialize_portable_artifact(
+            mlir.hlo_to_stablehlo(module), stablehlo.get_current_version()
         )
     except Exception as error:
         match = _ILLEGAL.search(str(error))

@@ -28,7 +28,7 @@ from autotune.programs.catalogue import (
 from autotune.programs.compiled import export_flat, with_module
 from common.errors import PipelineError, UsageError
 from data.hlo.files import EXPECTED, choose, split_choice
-from data.hlo.parse import check_jaxlib
+from data.hlo.parse import check_jaxlib, jaxlib_function
 from data.hlo.programs import program_name, read_programs
 
 # Operations that wait for the host.
@@ -116,8 +116,6 @@ def read_module(name: str) -> tuple[Any, list[Array], list[Array]]:
 
 
 def _signature(module: Any, source: str) -> tuple[list[Array], list[Array]]:
-    from jaxlib import _hlo  # type: ignore[attr-defined]
-
     def arrays(shape: Any) -> list[Array]:
         if shape.is_tuple():
             return [array for part in shape.tuple_shapes() for array in arrays(part)]
@@ -129,8 +127,9 @@ def _signature(module: Any, source: str) -> tuple[list[Array], list[Array]]:
     entry = next(c for c in module.computations if c.id == module.entry_computation_id)
     if any(any(op.shape.is_dynamic_dimension) for op in entry.instructions):
         raise PipelineError(f"{source}: has sizes that are unknown until it runs; expected others")
+    computation = jaxlib_function("XlaComputation", source)
     try:
-        signature = _hlo.XlaComputation(module.SerializeToString()).program_shape()
+        signature = computation(module.SerializeToString()).program_shape()
         parameters = [array for shape in signature.parameter_shapes() for array in arrays(shape)]
         return parameters, arrays(signature.result_shape())
     except Exception as error:

@@ -1,17 +1,20 @@
 """The child process in which jaxlib parses a program, because some files crash or hang it.
 
 It reads the program from standard input, and writes the serialized HloModuleProto to standard
-output. If jaxlib refuses the program, the output is the reason and the exit code is REFUSED.
+output. If jaxlib refuses the program, the output is the reason and the exit code is REFUSED. The
+exit code is MISSING if jaxlib lacks a function.
 """
 
 import os
 import re
 import sys
 from contextlib import suppress
+from importlib import import_module
+from typing import Any
 
 # The formats that jaxlib parses. The names are also in messages.
 HLO_TEXT, MLIR = "HLO text", "StableHLO"
-REFUSED = 3
+REFUSED, MISSING = 3, 4
 # A constant of any size takes one line of text. Without a limit the system would run out of memory.
 MAX_MEMORY_BYTES = 16 << 30
 MAX_REASON = 300
@@ -32,23 +35,28 @@ def main() -> None:
     try:
         answer = _parse(sys.argv[1], content)
     except Exception as error:
-        answer, code = _reason_of(str(error)).encode(), REFUSED
+        code = MISSING if isinstance(error, ImportError) else REFUSED
+        answer = _reason_of(str(error)).encode()
     output.write(answer)
     output.flush()
     # Without this, the cleaning up of a half-made module may crash.
     os._exit(code)
 
 
+def private(name: str) -> Any:
+    """Return a private name of jaxlib. Releases before 0.10.2 have all of them in `_jax`."""
+    for module in ("_hlo", "_jax"):
+        with suppress(ModuleNotFoundError, AttributeError):
+            return getattr(import_module(f"jaxlib.{module}"), name)
+    raise ImportError(f"has no function {name}")
+
+
 def _parse(form: str, content: bytes) -> bytes:
     if form == HLO_TEXT:
-        from jaxlib import _hlo  # type: ignore[attr-defined]
-
-        module = _hlo.hlo_module_from_text(content.decode(errors="replace"))
+        module = private("hlo_module_from_text")(content.decode(errors="replace"))
     else:
-        from jaxlib import _jax
-
         # It reads text and bytecode of StableHLO, CHLO and MHLO, and portable artifacts (VHLO).
-        module = _jax.mlir.mlir_module_to_xla_computation(content)
+        module = private("mlir").mlir_module_to_xla_computation(content)
     return bytes(module.as_serialized_hlo_module_proto())
 
 

@@ -1,21 +1,27 @@
 """Parse a module with jaxlib, in a child process.
 
-jaxlib is optional, and its parsers are private. So only the tested releases are used.
+jaxlib is optional, and its parsers are private. A release without one of them is refused, and a
+release that was not tested gives a note.
 """
 
+import re
 import subprocess
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
+from typing import Any
 
 from common.errors import PipelineError
+from common.progress import log
 from common.settings import IS_INSTALLED, ROOT, how_to_install
 from data.hlo import jaxlib_parser
 from data.hlo.files import HOW_TO_DUMP
 from data.hlo.formats import ModuleText
-from data.hlo.jaxlib_parser import REFUSED
+from data.hlo.jaxlib_parser import MISSING, REFUSED, private
 
-TESTED_JAXLIB = ("0.10.",)
+# The first release, and the last minor release.
+TESTED_JAXLIB = ("0.10.2", "0.12")
 HOW_TO_INSTALL = (
     how_to_install("jax")
     if IS_INSTALLED
@@ -39,19 +45,42 @@ def parse_module(module: ModuleText, source: str) -> bytes:
         if child.returncode == 0:
             return child.stdout
         reason = f"the parser crashed ({child.returncode})"
-        if child.returncode == REFUSED:
+        if child.returncode in (REFUSED, MISSING):
             reason = child.stdout.decode(errors="replace")
+        if child.returncode == MISSING:
+            raise _without(f"{source}: is {module.form}", f"jaxlib {version} {reason}")
     fault = f"jaxlib {version} cannot parse it as {module.form}: {reason}"
     raise PipelineError(f"{source}: {fault}; expected a valid module; {HOW_TO_DUMP}")
 
 
 def check_jaxlib(program: str) -> str:
-    """Check that jaxlib is installed and that its private functions were tested."""
-    version = ""
-    with suppress(metadata.PackageNotFoundError):
+    """Check that jaxlib is installed, and return its release."""
+    try:
         version = metadata.version("jaxlib")
-    if not version.startswith(TESTED_JAXLIB):
-        fault = f"jaxlib {version} was not tested" if version else "jaxlib is not installed"
-        releases = ", ".join(f"{prefix}x" for prefix in TESTED_JAXLIB)
-        raise PipelineError(f"{program}: {fault}; expected {releases}; {HOW_TO_INSTALL}")
+    except metadata.PackageNotFoundError as error:
+        raise _without(program, "jaxlib is not installed") from error
+    _note_untested(version)
     return version
+
+
+def jaxlib_function(name: str, program: str) -> Any:
+    """Return a private name of jaxlib, which a program needs."""
+    version = check_jaxlib(program)
+    try:
+        return private(name)
+    except ImportError as error:
+        raise _without(program, f"jaxlib {version} {error}") from error
+
+
+def _without(program: str, fault: str) -> PipelineError:
+    releases = " to ".join(TESTED_JAXLIB)
+    return PipelineError(f"{program}: {fault}; expected jaxlib {releases}; {HOW_TO_INSTALL}")
+
+
+@cache
+def _note_untested(version: str) -> None:
+    first, last = (tuple(map(int, release.split("."))) for release in TESTED_JAXLIB)
+    numbers = tuple(map(int, re.findall(r"\d+", version)))
+    if not first <= numbers or numbers[: len(last)] > last:
+        releases = " to ".join(TESTED_JAXLIB)
+        log.info(f"note: jaxlib {version} was not tested with this project; {releases} was")

@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from autotune import spaces
 from autotune.collect import program_digest
 from autotune.edits import edited_module, fusible
 from autotune.measure.program import Decisions, Description, Knobs, Loaded
@@ -18,7 +20,6 @@ from autotune.programs.files import load_program
 from autotune.same_outputs import SameOutputs
 from autotune.spaces import DecidedProgram, open_program
 from common.errors import PipelineError, UsageError
-from data.hlo import parse
 from data.hlo.compiler_options import GENES
 from data.hlo.layouts import CONFIGURABLE, read_row
 
@@ -226,11 +227,20 @@ def test_program_that_cannot_be_opened_is_named_in_one_line(
         DecidedProgram(source_of(function), ("options",))
 
 
-def test_untested_jaxlib_has_no_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parse, "TESTED_JAXLIB", ("0.1.",))
-    message = r"jaxlib .* was not tested; expected 0\.1\.x; `make setup-collect` installs"
-    with pytest.raises(PipelineError, match=message):
-        DecidedProgram(source_of(fails), ["layouts"])
+def test_options_that_the_compiler_lacks_are_left_out_with_a_note(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_removed = {**GENES, "LLVM": ({"xla_removed": "1"},)}
+    monkeypatch.setattr(spaces, "GENES", with_removed)
+    spaces.known_options.cache_clear()
+    description = DecidedProgram(source_of(network, *arguments()), ("options",)).describe()
+    spaces.known_options.cache_clear()
+    assert description.n_options[[*GENES].index("LLVM")] == 1
+    assert description.n_options[[*GENES].index("library")] == 2
+    with caplog.at_level("INFO", logger="fast_or_slow"):
+        spaces.note_unknown_options(replace(description, facts={"jaxlib": "0.99"}))
+    (note,) = caplog.messages
+    assert note.startswith("note: the compiler of jaxlib 0.99 has no ") and "xla_removed" in note
 
 
 class Drifting:

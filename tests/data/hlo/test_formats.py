@@ -1,15 +1,18 @@
 """Formats that jaxlib parses: the arrays are those of the protobuf; bad files are one line."""
 
 import gzip
+import re
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from common.errors import PipelineError, UsageError
-from data.hlo import files, parse
+from data.hlo import files, jaxlib_parser, parse
 from data.hlo.descriptor import message_class
 from data.hlo.formats import split_modules
 from data.hlo.graph import featurize_module
@@ -206,16 +209,44 @@ def test_parser_that_hangs_or_is_missing_is_one_line(
     with monkeypatch.context() as patch:
         patch.setattr(parse, "MAX_PARSE_S", 0.01)
         assert "cannot parse it as HLO text: not done after 0.01 s" in refusal(path)
+    # The parser imports this release, which has none of the functions.
+    (tmp_path / "old" / "jaxlib").mkdir(parents=True)
+    for name in ("__init__", "_jax"):
+        put(tmp_path / "old" / "jaxlib" / f"{name}.py", "")
     with monkeypatch.context() as patch:
-        patch.setattr(parse, "TESTED_JAXLIB", ("0.1.",))
-        assert "was not tested; expected 0.1.x; `make setup-collect`" in refusal(path)
+        patch.setenv("PYTHONPATH", str(tmp_path / "old"))
+        line = refusal(path)
+        assert re.search(r"jaxlib \S+ has no function hlo_module_from_text; expected", line)
 
     def missing(name: str) -> str:
         raise parse.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(parse.metadata, "version", missing)
     line = refusal(path)
-    assert "is HLO text: jaxlib is not installed; expected 0.10.x; `make setup-collect`" in line
+    assert "is HLO text: jaxlib is not installed; expected jaxlib 0.10.2 to 0.12; `make" in line
+
+
+@pytest.mark.parametrize(
+    ("version", "is_tested"),
+    [("0.10.1", False), ("0.10.2", True), ("0.12.0.1", True), ("0.13.0.dev3", False)],
+)
+def test_untested_jaxlib_gives_one_note(
+    version: str, is_tested: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    parse._note_untested.cache_clear()
+    monkeypatch.setattr(parse.metadata, "version", lambda _: version)
+    with caplog.at_level("INFO", logger="fast_or_slow"):
+        assert [parse.check_jaxlib("a.hlo"), parse.check_jaxlib("b.hlo")] == [version] * 2
+    note = f"note: jaxlib {version} was not tested with this project; 0.10.2 to 0.12 was"
+    assert caplog.messages == [note] * (not is_tested)
+
+
+def test_functions_of_older_releases_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jaxlib._hlo", None)
+    monkeypatch.setitem(sys.modules, "jaxlib._jax", SimpleNamespace(XlaComputation=3))
+    assert jaxlib_parser.private("XlaComputation") == 3
+    with pytest.raises(PipelineError, match=r"^a: jaxlib \S+ has no function mlir; expected "):
+        parse.jaxlib_function("mlir", "a")
 
 
 def test_new_operations_and_types_are_named(
