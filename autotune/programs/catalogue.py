@@ -41,11 +41,13 @@ class ProgramInputs:
         static: Positions of the arguments of a function that are no arrays, from 0. The function
             is traced for their values.
         arguments: npz file with the arguments of a file's program. None draws them.
+        batch: The symbolic size of a `jax.export` artifact. None if it has none.
     """
 
     static: tuple[int, ...] = ()
     arguments: Path | None = None
     seed: int = 0
+    batch: int | None = None
 
 
 NO_INPUTS = ProgramInputs()

@@ -53,6 +53,8 @@ def load_program(name: str, inputs: ProgramInputs = NO_INPUTS) -> ProgramSource:
     Args:
         name: Name in the catalogue, "module:function", FILE or FILE#MODULE.
     """
+    if inputs.batch is not None and not is_file(name):
+        raise UsageError(f"--batch: {name} is no file; expected a jax.export artifact")
     if inputs.static and (is_file(name) or ":" not in name):
         raise UsageError(f"--static: {name} has only arrays; expected package.module:function")
     if inputs.arguments and not is_file(name):
@@ -76,7 +78,7 @@ def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
     if not path.exists():
         raise PipelineError(f"--program {name}: no such file; expected {EXPECTED}")
     stem = program_name(path)
-    read = cache(lambda: read_module(name))
+    read = cache(lambda: read_module(name, inputs.batch))
 
     def build() -> tuple[Callable[..., Any], tuple[Any, ...]]:
         module, parameters, results = read()
@@ -94,16 +96,16 @@ def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
     return ProgramSource(unique, stem, "xla", build, lambda: read()[0], again)
 
 
-def read_module(name: str) -> tuple[Any, list[Array], list[Array]]:
+def read_module(name: str, batch: int | None = None) -> tuple[Any, list[Array], list[Array]]:
     """Read a module that can run without its host."""
     check_jaxlib(name)
-    programs = read_programs(Path(name))
+    programs = read_programs(Path(name), batch=batch)
     stem = program_name(split_choice(Path(name))[0])
     names = [(program.name.removeprefix(f"{stem}_"),) for program in programs]
     program = programs[choose(Path(name), names, None)]
-    if program.lacks_constants:
-        fault = "the text leaves out constants, as `{...}`; expected whole ones"
-        how = "--xla_dump_hlo_as_proto or --xla_dump_large_constants writes them"
+    if program.left_out:
+        fault = f"is not read completely: {program.left_out}; expected a module that can run"
+        how = "--xla_dump_hlo_as_proto writes it, and --xla_dump_large_constants writes constants"
         raise PipelineError(f"{program.source}: {fault}; {how}")
     for computation in program.module.computations:
         for op in computation.instructions:

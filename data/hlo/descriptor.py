@@ -16,6 +16,8 @@ PACKAGE = "fast_or_slow.hlo"
 
 _MESSAGE = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.M | re.S)
 _FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
+_ENUM = re.compile(r"^enum (\w+) \{\n(.*?)^\}", re.M | re.S)
+_VALUE = re.compile(r"(\w+) = (\d+);")
 _SCALARS = ("bool", "int32", "int64", "uint64", "string")
 
 
@@ -30,7 +32,12 @@ def _pool() -> Any:
     file = descriptor_pb2.FileDescriptorProto(
         name="fast_or_slow/hlo.proto", package=PACKAGE, syntax="proto3"
     )
-    for name, body in _MESSAGE.findall(SOURCE.read_text(encoding="utf-8")):
+    source = SOURCE.read_text(encoding="utf-8")
+    for name, body in _ENUM.findall(source):
+        values = [{"name": value, "number": int(n)} for value, n in _VALUE.findall(body)]
+        file.enum_type.add(name=name, value=values)
+    enums = {enum.name for enum in file.enum_type}
+    for name, body in _MESSAGE.findall(source):
         message = file.message_type.add(name=name)
         for repetition, kind, field_name, number in _FIELD.findall(body):
             field = message.field.add(name=field_name, number=int(number))
@@ -38,7 +45,8 @@ def _pool() -> Any:
             if kind in _SCALARS:
                 field.type = getattr(field, f"TYPE_{kind.upper()}")
             else:
-                field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
+                field.type = field.TYPE_ENUM if kind in enums else field.TYPE_MESSAGE
+                field.type_name = f".{PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return pool

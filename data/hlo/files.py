@@ -13,6 +13,9 @@ EXPECTED = (
     "tuning data, HLO (protobuf or text), StableHLO, a jax.export artifact, or a gzip file of one"
 )
 HOW_TO_DUMP = 'XLA_FLAGS="--xla_dump_to=DIR --xla_dump_hlo_as_proto" writes modules'
+FIXED_SHAPES = (
+    "export the program for fixed shapes, or give --batch N for one symbolic size of jax.export"
+)
 # A module of the dataset has at most 25 MB. The limit bounds the memory of bad files.
 MAX_UNPACKED_BYTES = 1 << 30
 # A module in a dump, at the steps of the compiler at which layouts are not fixed or all is done.

@@ -4,21 +4,20 @@ Only jaxlib can parse the modules (data.hlo.parse), but this module needs no jax
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from common.errors import PipelineError
 from data.hlo.files import EXPECTED, HOW_TO_DUMP
-from data.hlo.jaxlib_parser import HLO_TEXT, MLIR
+from data.hlo.jaxlib_parser import EXPORT, HLO_TEXT, MLIR
 
 _BLANK = rb"(?>\s+|\xef\xbb\xbf|//[^\n]*|/\*.*?\*/)*+"  # a byte order mark, and comments too
 _BYTECODE = b"ML\xefR"
-_JAX_EXPORT = "a jax.export artifact"
 # The first format whose pattern fits the content counts. Nothing here reads those with "is".
 _FORMATS = {
     MLIR: _BLANK + rb'([#!][\w.]+ = |"?(builtin\.)?module\b|func\.func)|' + _BYTECODE,
-    _JAX_EXPORT: rb".{1,2}\x00\x00.*" + _BYTECODE,
-    "is a protobuf as text": _BLANK + rb"(hlo|hlo_module|name|modules)\s*[:{]",
+    EXPORT: rb".{1,2}\x00\x00.*" + _BYTECODE,
     "is compressed by zstd (unzstd unpacks it)": rb"\x28\xb5\x2f\xfd",
     "is a zip archive, as npz files are": rb"PK\x03\x04",
     # A module may begin with a computation, for example `%add (a: f32[], b: f32[]) -> f32[] {`.
@@ -29,11 +28,14 @@ _FORMATS = {
     "damaged, cut short or something else": b"",
 }
 # Starts of modules in a text. Tests of compilers separate modules by a comment.
-_MODULE_START = {HLO_TEXT: rb"^HloModule\b", MLIR: rb"^module\b|^// -----[ \t]*$"}
+_MODULE_START = {HLO_TEXT: rb"^[^\S\n]*HloModule\b", MLIR: rb"^module\b|^// -----[ \t]*$"}
 _MODULE_NAME = {
     HLO_TEXT: rb"^[^\S\n]*HloModule\s+%?([\w.-]+)",
     MLIR: rb"^[^\S\n]*module\s+@\"?([\w.$-]+)",
 }
+# The starts of computations. The first group is of the entry.
+_COMPUTATION = rb"^[^\S\n]*(?:(ENTRY)\b|%?[\w.-]+[^\S\n]*(?:\{|\((?=[^\n]*->)))"
+_ENTRY_NAME = rb"^[^\S\n]*ENTRY\s+%?([\w.-]+)"
 _FUNCTION = rb"func\.func\s+(?:public\s+)?@([\w.$-]+)"
 
 
@@ -50,10 +52,24 @@ class ModuleText(NamedTuple):
         """Return the content with a head and an entry, and with the line numbers of the file."""
         content = self.content
         if self.form == HLO_TEXT and not re.match(_BLANK + b"HloModule", content, re.DOTALL):
-            content = b"HloModule module " + content
+            content = f"HloModule {self.name} ".encode() + content
         if self.function is not None:
             content = re.sub(rb"@" + re.escape(self.function) + rb"(?![\w.$-])", b"@main", content)
         return b"\n" * self.first_line + content
+
+
+def _form_of(content: bytes) -> str:
+    return next(form for form, start in _FORMATS.items() if re.match(start, content, re.DOTALL))
+
+
+def is_export(content: bytes) -> bool:
+    """Return whether a file is a `jax.export` artifact."""
+    return _form_of(content) == EXPORT
+
+
+def lacks_main(content: bytes) -> bool:
+    """Return whether a file is MLIR bytecode without a function `main`."""
+    return content.startswith(_BYTECODE) and b"\0main\0" not in content
 
 
 def split_modules(path: Path, content: bytes) -> list[ModuleText]:
@@ -61,8 +77,8 @@ def split_modules(path: Path, content: bytes) -> list[ModuleText]:
 
     An MLIR module without a function `main` gives a module for each public function.
     """
-    form = next(form for form, start in _FORMATS.items() if re.match(start, content, re.DOTALL))
-    if form == _JAX_EXPORT:
+    form = _form_of(content)
+    if form == EXPORT:
         # In the flatbuffer, the length precedes the bytecode. Derivatives come before the function.
         start = content.rindex(_BYTECODE)
         end = start + int.from_bytes(content[start - 4 : start], "little")
@@ -76,6 +92,8 @@ def split_modules(path: Path, content: bytes) -> list[ModuleText]:
     modules: dict[str, ModuleText] = {}
     for line, section in _sections(form, content.removeprefix(b"\xef\xbb\xbf")):
         title = re.search(_MODULE_NAME[form], section, re.MULTILINE)
+        if form == HLO_TEXT:
+            title = title or re.search(_ENTRY_NAME, section, re.MULTILINE)
         functions = re.findall(_FUNCTION, section) if form == MLIR else []
         for function in [None] if b"main" in functions else functions or [None]:
             name = (function or (title[1] if title else b"module")).decode(errors="replace")
@@ -93,6 +111,8 @@ def _sections(form: str, content: bytes) -> list[tuple[int, bytes]]:
         if is_separator or has_module:
             starts.append(match.start())
         has_module = not is_separator
+    if form == HLO_TEXT:
+        starts = sorted({*starts, *_starts_after_entries(content, starts)})
     sections, line = [], 0
     for start, end in zip(starts, [*starts[1:], len(content)], strict=True):
         section = content[start:end]
@@ -100,3 +120,12 @@ def _sections(form: str, content: bytes) -> list[tuple[int, bytes]]:
             sections.append((line, section))
         line += section.count(b"\n")
     return sections
+
+
+def _starts_after_entries(content: bytes, starts: list[int]) -> Iterator[int]:
+    """Yield the starts of modules without a header. Each has one entry, as its last computation."""
+    pattern = re.compile(_COMPUTATION, re.MULTILINE)
+    for start, end in zip(starts, [*starts[1:], len(content)], strict=True):
+        heads = [*pattern.finditer(content, start, end)]
+        entries = [number for number, head in enumerate(heads) if head[1]]
+        yield from (heads[number + 1].start() for number in entries[:-1])

@@ -19,6 +19,7 @@ from data.graphs.node_columns import (
     RANK_MAX,
     UNKNOWN_OPCODE,
 )
+from data.hlo.files import FIXED_SHAPES
 from data.npz.archive import shown
 
 # In the dataset a boundary follows each computation that is named like one of these, and the last.
@@ -161,7 +162,7 @@ def _check_instructions(instructions: list[Any], source: str) -> None:
         if min(instruction.shape.dimensions, default=0) < 0:
             raise PipelineError(
                 f"{source}: instruction '{shown(instruction.name)}' has "
-                "a dimension of unknown size; expected sizes; export the program for fixed shapes"
+                f"a dimension of unknown size; expected sizes; {FIXED_SHAPES}"
             )
         if not instruction.opcode or (len(order) and sorted(order) != list(range(rank))):
             problem = f"layout {list(order)[:8]} of a tensor of {rank} dimensions"

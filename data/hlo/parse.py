@@ -16,9 +16,9 @@ from common.errors import PipelineError
 from common.progress import log
 from common.settings import IS_INSTALLED, ROOT, how_to_install
 from data.hlo import jaxlib_parser
-from data.hlo.files import HOW_TO_DUMP
+from data.hlo.files import FIXED_SHAPES, HOW_TO_DUMP
 from data.hlo.formats import ModuleText
-from data.hlo.jaxlib_parser import MISSING, REFUSED, private
+from data.hlo.jaxlib_parser import BYTECODE, EXPORT, MISSING, REFUSED, private
 
 # The first release, and the last minor release.
 TESTED_JAXLIB = ("0.10.2", "0.12")
@@ -33,11 +33,30 @@ HOW_TO_INSTALL = (
 MAX_PARSE_S = 300.0
 
 
-def parse_module(module: ModuleText, source: str) -> bytes:
-    """Parse a module with jaxlib in a child process."""
-    version = check_jaxlib(f"{source}: is {module.form}")
-    command = [sys.executable, "-P", jaxlib_parser.__file__, module.form]
-    content, reason = module.for_parser(), f"not done after {MAX_PARSE_S:g} s"
+def parse_module(module: ModuleText, source: str) -> tuple[bytes, str]:
+    """Return the HloModuleProto of a module, and the attributes that jaxlib does not know."""
+    names, _, message = _run(source, module.form, module.for_parser()).partition(b"\n")
+    if names:
+        version = metadata.version("jaxlib")
+        log.info(f"note: {source}: jaxlib {version} does not know {names.decode()}; left out")
+    return message, names.decode()
+
+
+def parse_export(content: bytes, batch: int, source: str) -> bytes:
+    """Return the HloModuleProto of a `jax.export` artifact whose symbolic size is `batch`."""
+    return _run(source, EXPORT, content, str(batch)).partition(b"\n")[2]
+
+
+def bytecode_text(content: bytes, source: str) -> bytes:
+    """Return MLIR bytecode as text."""
+    return _run(source, BYTECODE, content)
+
+
+def _run(source: str, form: str, content: bytes, *arguments: str) -> bytes:
+    """Run a parser of jaxlib in a child process."""
+    version = check_jaxlib(f"{source}: is {form}")
+    command = [sys.executable, "-P", jaxlib_parser.__file__, form, *arguments]
+    reason = f"not done after {MAX_PARSE_S:g} s"
     with suppress(subprocess.TimeoutExpired):
         child = subprocess.run(  # noqa: S603
             command, input=content, capture_output=True, timeout=MAX_PARSE_S, check=False
@@ -48,9 +67,10 @@ def parse_module(module: ModuleText, source: str) -> bytes:
         if child.returncode in (REFUSED, MISSING):
             reason = child.stdout.decode(errors="replace")
         if child.returncode == MISSING:
-            raise _without(f"{source}: is {module.form}", f"jaxlib {version} {reason}")
-    fault = f"jaxlib {version} cannot parse it as {module.form}: {reason}"
-    raise PipelineError(f"{source}: {fault}; expected a valid module; {HOW_TO_DUMP}")
+            raise _without(f"{source}: is {form}", f"jaxlib {version}: {reason}")
+    fault = f"jaxlib {version} cannot parse it as {form}: {reason}"
+    advice = FIXED_SHAPES if form == EXPORT or "dynamic" in reason else HOW_TO_DUMP
+    raise PipelineError(f"{source}: {fault}; expected a valid module; {advice}")
 
 
 def check_jaxlib(program: str) -> str:
@@ -69,7 +89,7 @@ def jaxlib_function(name: str, program: str) -> Any:
     try:
         return private(name)
     except ImportError as error:
-        raise _without(program, f"jaxlib {version} {error}") from error
+        raise _without(program, f"jaxlib {version}: {error}") from error
 
 
 def _without(program: str, fault: str) -> PipelineError:

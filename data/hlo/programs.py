@@ -1,7 +1,7 @@
 """Read programs and their tuned configs from files, and write npz files (`featurize`).
 
-A file does not name its format, so the content decides. This module reads protobufs. jaxlib parses
-all other formats (data.hlo.formats, data.hlo.parse).
+A file does not name its format, so the content decides. This module reads protobufs, also as text
+(data.hlo.protobuf_text). jaxlib parses all other formats (data.hlo.formats, data.hlo.parse).
 """
 
 import re
@@ -23,7 +23,7 @@ from data.graphs.node_columns import RANK_MAX
 from data.hlo import parse
 from data.hlo.descriptor import message_class
 from data.hlo.files import EXPECTED, choose, find_dumped, split_choice, unpack
-from data.hlo.formats import split_modules
+from data.hlo.formats import is_export, lacks_main, split_modules
 from data.hlo.graph import HloGraph, featurize_module, sequence_features
 from data.hlo.layouts import (
     ConfigurableNode,
@@ -32,6 +32,7 @@ from data.hlo.layouts import (
     configurable_nodes,
     nodes_at,
 )
+from data.hlo.protobuf_text import is_protobuf_text, serialized
 from data.npz.archive import write_npz
 from data.npz.graphs import KEYS_OF
 
@@ -43,6 +44,7 @@ CONFIG_KINDS = {"module_config": "layout", "op_config": "tile"}
 ENDINGS = (".gz", ".pb", ".hlo", ".txt", ".mlir", ".mlirbc", ".bc", ".bin", ".jax_export")
 # A text may have any number of modules, and each takes a process.
 MAX_MODULES = 100
+TEXT_FIELDS = "fields of the protobuf as text, for example literals"
 _OPCODE = re.compile(r"[a-z][a-z0-9-]*")
 
 
@@ -153,7 +155,7 @@ class HloProgram:
     module: Any  # the HloModuleProto message; not to be edited
     runs: tuple[Any, ...] = ()  # the ConfigProfile messages, in the order of the file
     configs: TunedConfigs | None = None  # the runs that succeeded; None where there are no configs
-    lacks_constants: bool = False  # the text has `{...}`, so jaxlib invents the numbers
+    left_out: str = ""  # parts of the file that the module lacks and no graph needs
 
     def nodes_at(self, positions: NDArray[np.int64]) -> list[ConfigurableNode]:
         return nodes_at(self.module, positions.tolist())
@@ -180,42 +182,65 @@ class HloProgram:
         }
 
 
-def read_programs(path: Path) -> list[HloProgram]:
+def read_programs(path: Path, batch: int | None = None) -> list[HloProgram]:
     """Read tuning data or HLO modules. The content decides the type of the file.
 
     Args:
         path: The file, or a folder that XLA dumped. `FILE#NAME` is one module of it. A folder needs
             a name if it has several modules.
+        batch: The symbolic size of a `jax.export` artifact. None if it has none.
 
     Raises:
-        UsageError: Not exactly one module has the name.
+        UsageError: Not exactly one module has the name, or a batch size is of no use.
     """
     path, choice = split_choice(path)
     if path.is_dir():
         path, choice = find_dumped(path, choice), None
-    return parse_programs(path, read_bytes(path), choice)
+    return parse_programs(path, read_bytes(path), choice, batch)
 
 
-def parse_programs(path: Path, content: bytes, choice: str | None = None) -> list[HloProgram]:
+def parse_programs(
+    path: Path, content: bytes, choice: str | None = None, batch: int | None = None
+) -> list[HloProgram]:
     """Parse the content of a file as `read_programs` does."""
     content, stem = unpack(path, content), program_name(path)
+    if batch is not None:
+        if not is_export(content):
+            raise UsageError(f"--batch {batch}: {path} is no jax.export artifact; leave it out")
+        message = parse.parse_export(content, batch, str(path))
+        return [
+            _untuned_program(stem, str(path), message_class("HloModuleProto").FromString(message))
+        ]
+    is_text = is_protobuf_text(content)
+    if is_text:
+        content = serialized(content, path)
     kind, message = _parse_protobuf(content)
+    if is_text and not kind:
+        raise PipelineError(f"{path}: a protobuf as text without instructions; expected {EXPECTED}")
     if kind:
         programs = _programs_of(message, kind, path)
+        if is_text:
+            programs = [replace(program, left_out=TEXT_FIELDS) for program in programs]
         if choice is None:
             return programs
         names = [(p.name.removeprefix(f"{stem}_"), p.name, p.graph.name) for p in programs]
         return [programs[choose(path, names, choice)]]
+    if lacks_main(content):
+        content = parse.bytecode_text(content, str(path))
     modules = split_modules(path, content)
     is_only, programs = len(modules) == 1, []
     if choice is not None or len(modules) > MAX_MODULES:
         modules = [modules[choose(path, [(module.name,) for module in modules], choice)]]
     for module in modules:
         source = str(path) if is_only else f"{path}#{module.name}"
-        message = message_class("HloModuleProto").FromString(parse.parse_module(module, source))
+        content, left_out = parse.parse_module(module, source)
+        if b"({...})" in module.content:
+            left_out = "constants, as `{...}`"
         name = stem if is_only else f"{stem}_{module.name}"
-        program = _untuned_program(name, source, message)
-        programs.append(replace(program, lacks_constants=b"({...})" in module.content))
+        program = _untuned_program(
+            name, source, message_class("HloModuleProto").FromString(content)
+        )
+        programs.append(replace(program, left_out=left_out))
     return programs
 
 
@@ -298,7 +323,9 @@ class FeaturizedGraph(NamedTuple):
     n_failed: int  # runs that were left out
 
 
-def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
+def featurize_files(
+    paths: Sequence[Path], out: Path, batch: int | None = None
+) -> list[FeaturizedGraph]:
     """Write the graphs of programs, in the order of the files.
 
     A module gives `<stem>.npz`, or `<stem>_<module>.npz` if its file has several. Each kernel of a
@@ -307,6 +334,7 @@ def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
 
     Args:
         paths: The files. `FILE#NAME` is one module of a file or dump folder.
+        batch: As of `read_programs`.
 
     Raises:
         UsageError: There is no file, or two files would have the same output.
@@ -324,7 +352,7 @@ def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
     graphs = []
     for number, path in enumerate(paths, start=1):
         # All graphs of a file are made before the first is written.
-        graphs += [_write(program, out) for program in read_programs(path)]
+        graphs += [_write(program, out) for program in read_programs(path, batch=batch)]
         progress("featurize", number, len(paths))
     return graphs
 

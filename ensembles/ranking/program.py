@@ -124,7 +124,11 @@ class NamedGraph:
 
 
 def load_graphs(
-    path: Path | str, *, collection: str | None = None, kernel: str | None = None
+    path: Path | str,
+    *,
+    collection: str | None = None,
+    kernel: str | None = None,
+    batch: int | None = None,
 ) -> list[NamedGraph]:
     """Read the graphs of a file: an npz file, tuning data, or an HLO or StableHLO module.
 
@@ -133,6 +137,7 @@ def load_graphs(
         collection: Collection of the graphs, for example "layout:xla:random". By default the
             official folders around the file decide.
         kernel: Kernel or module to read, by name or fingerprint. The default is all.
+        batch: The symbolic size of a `jax.export` artifact. None if it has none.
 
     Returns:
         One graph, or all kernels or modules of the file, with the configs of the file. A module
@@ -150,7 +155,7 @@ def load_graphs(
         path, kernel = find_dumped(path, kernel), None
     elif not path.exists():
         raise missing_path(path, f"the npz file of a graph, {EXPECTED}")
-    graphs = _read_graphs(path, target, kernel)
+    graphs = _read_graphs(path, target, kernel, batch)
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:
             raise UsageError(
@@ -160,10 +165,14 @@ def load_graphs(
     return graphs
 
 
-def _read_graphs(path: Path, target: Collection | None, kernel: str | None) -> list[NamedGraph]:
+def _read_graphs(
+    path: Path, target: Collection | None, kernel: str | None, batch: int | None
+) -> list[NamedGraph]:
     """Open a file once. Its first bytes decide the reader."""
     with open_regular(path) as file:
         if path.suffix == ".npz" or file.read(len(ZIP_START)) == ZIP_START:
+            if batch is not None:
+                raise UsageError(f"--batch {batch}: {path} is no jax.export artifact; leave it out")
             graph = _from_npz(Archive(path, file), target)
             if kernel is not None:
                 choose(path, [(graph.name,)], kernel)
@@ -171,12 +180,16 @@ def _read_graphs(path: Path, target: Collection | None, kernel: str | None) -> l
         from data.hlo.programs import parse_programs
 
         file.seek(0)
-        programs = parse_programs(path, file.read(), kernel)
+        programs = parse_programs(path, file.read(), kernel, batch)
     return [_from_program(program, path, target) for program in programs]
 
 
 def load_graph(
-    path: Path | str, *, collection: str | None = None, kernel: str | None = None
+    path: Path | str,
+    *,
+    collection: str | None = None,
+    kernel: str | None = None,
+    batch: int | None = None,
 ) -> NamedGraph:
     """Read one graph of a file, with the rules of `load_graphs`.
 
@@ -184,12 +197,13 @@ def load_graph(
         path: File to read.
         collection: Collection of the graph.
         kernel: Kernel or module of the file.
+        batch: The symbolic size of a `jax.export` artifact.
 
     Raises:
         PipelineError: See `load_graphs`.
         UsageError: See `load_graphs`. Also, the file has several kernels and `kernel` is None.
     """
-    graphs = load_graphs(path, collection=collection, kernel=kernel)
+    graphs = load_graphs(path, collection=collection, kernel=kernel, batch=batch)
     if len(graphs) == 1:
         return graphs[0]
     from data.hlo.programs import program_name

@@ -243,6 +243,7 @@ def featurize(
         list[Path], typer.Argument(help="Tuning data, HLO, StableHLO, jax.export, or FILE#MODULE.")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the npz files.")],
+    batch: options.Batch = None,
     json: options.Json = False,
 ) -> None:
     """Convert tuning data and modules of compilers to npz files.
@@ -255,7 +256,7 @@ def featurize(
     from data.hlo.programs import featurize_files
 
     header = ("file", "kind", "nodes", "edges", "configs", "failed")
-    print_rows(header, featurize_files(files, out), as_json=json)
+    print_rows(header, featurize_files(files, out, batch), as_json=json)
 
 
 @command

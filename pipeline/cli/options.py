@@ -80,6 +80,10 @@ Static = Annotated[
         help="Position of an argument of the function that is no array, from 0. Repeatable.",
     ),
 ]
+Batch = Annotated[
+    int | None,
+    typer.Option("--batch", min=1, metavar="N", help="Symbolic size of a jax.export artifact."),
+]
 Arguments = Annotated[
     Path | None,
     typer.Option(

@@ -52,6 +52,7 @@ def collect(
     ] = "train",
     static: options.Static = None,
     arguments: options.Arguments = None,
+    batch: options.Batch = None,
     device: options.Device = None,
     rounds: Annotated[
         int, typer.Option(min=2, help="Number of measurement rounds. Later calls can add rounds.")
@@ -91,7 +92,7 @@ def collect(
     if program is None:
         requests = sample_requests(seed=seed or 0, device=device)
     else:
-        inputs = ProgramInputs(tuple(static or ()), arguments, seed or 0)
+        inputs = ProgramInputs(tuple(static or ()), arguments, seed or 0, batch)
         effort = (configs, rounds, timeout_s, seed or 0)
         requests = [CollectRequest(program, kind, search, split, device, *effort, inputs)]
     outcomes = collect_graphs(requests, out, remeasure=remeasure)
@@ -144,6 +145,7 @@ def optimize(
     ] = 60.0,
     static: options.Static = None,
     arguments: options.Arguments = None,
+    batch: options.Batch = None,
     device: options.Device = None,
     json: options.Json = False,
     seed: options.Seed = None,
@@ -171,7 +173,7 @@ def optimize(
         device=device,
         run=str(run.resolve()) if run else None,
         search=search,
-        inputs=ProgramInputs(tuple(static or ()), arguments, seed or 0),
+        inputs=ProgramInputs(tuple(static or ()), arguments, seed or 0, batch),
     )
     result = choose(request, out, minutes=minutes)
     content = write.write_result(result, out)

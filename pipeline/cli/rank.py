@@ -48,6 +48,7 @@ def rank(
         int | None,
         typer.Option(min=1, help="Number of random layouts to rank. Default for modules: 200."),
     ] = None,
+    batch: options.Batch = None,
     why: Annotated[
         bool, typer.Option("--why", help="Print each model's rank, and the measured runtime.")
     ] = False,
@@ -71,7 +72,7 @@ def rank(
     from ensembles.ranking.program import load_graphs
     from models.run_folder import read_config
 
-    graphs = load_graphs(file, collection=collection, kernel=kernel)
+    graphs = load_graphs(file, collection=collection, kernel=kernel, batch=batch)
     several = len(graphs) > 1
     read_config(run)
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
@@ -137,6 +138,7 @@ def suggest(
     candidates: Annotated[
         int | None, typer.Option(min=1, help="Number of random layouts of a module, as in `rank`.")
     ] = None,
+    batch: options.Batch = None,
     trust: options.Trust = None,
     json: options.Json = False,
     seed: options.Seed = None,
@@ -157,7 +159,8 @@ def suggest(
         raise UsageError(f"--out {out}: exists, perhaps with runtimes; expected a new file")
     if run:
         read_config(run)
-    graph = _with_candidates(load_graph(program, collection=collection), candidates, seed or 0)
+    graph = load_graph(program, collection=collection, batch=batch)
+    graph = _with_candidates(graph, candidates, seed or 0)
     from ensembles.ranking.rank import rank as rank_configs
     from ensembles.ranking.rank import ranker_for
     from ensembles.ranking.suggest import read_runtimes, request_text

@@ -1,6 +1,7 @@
 """Formats that jaxlib parses: the arrays are those of the protobuf; bad files are one line."""
 
 import gzip
+import io
 import re
 import sys
 import time
@@ -135,6 +136,122 @@ def test_functions_are_modules_if_none_is_main(tmp_path: Path) -> None:
     assert only(tmp_path / "two.mlir#f77").name == "two_f77"
 
 
+def test_entries_without_a_header_are_modules(tmp_path: Path) -> None:
+    helper = "add {\n  x = f32[] parameter(0)\n  ROOT y = f32[] add(x, x)\n}\n\n"
+    one, two, three = (f"  ENTRY  {name} (a: f32[8,4]) -> f32[8,4] {{\n{ADD}" for name in "abc")
+    path = put(tmp_path / "entries.hlo", f"// a\n{one}\n{helper}{two}\n{helper}{three}")
+    programs = read_programs(path)
+    assert [program.name for program in programs] == ["entries_a", "entries_b", "entries_c"]
+    assert [program.graph.n_nodes for program in programs] == [2, 4, 4]
+    assert only(tmp_path / "entries.hlo#b").graph.name == "b"
+    mixed = put(path, f"  HloModule m\n{helper}{one}\n  HloModule n\n{two}{three}")
+    assert [program.name for program in read_programs(mixed)] == [
+        *("entries_m", "entries_n", "entries_c")
+    ]
+
+
+COMPARE = "ROOT c = pred[8,4]{1,0} compare(a, a), direction=GE"
+REDUCE = "ROOT c = f32[8,4]{1,0} all-reduce(a), channel_id=1, replica_groups={{0}}, to_apply=s"
+GATHER = (
+    "ROOT c = f32[2,4]{1,0} gather(a, i), offset_dims={1}, collapsed_slice_dims={0}, "
+    "start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}"
+)
+CALL = 'ROOT c = f32[8,4]{1,0} custom-call(a), custom_call_target="f", metadata={op_name="d"}'
+FUSION = "ROOT c = f32[8,4]{1,0} fusion(a), kind=kLoop, calls=n"
+CONSTANT = "ROOT c = f32[2]{0} constant({1, 2})"
+
+
+@pytest.mark.parametrize(
+    ("old", "today", "left_out"),
+    [
+        (COMPARE.replace("compare", "greater-than-or-equal-to").split(", d")[0], COMPARE, ""),
+        (REDUCE.replace("all-reduce", "cross-replica-sum"), REDUCE, ""),
+        (REDUCE.replace("channel_id", 'barrier="x, {", all_reduce_id'), REDUCE, "barrier"),
+        (
+            GATHER.replace("offset", "output_window")
+            .replace("collapsed_slice", "elided_window")
+            .replace("start_index_map", "gather_dims_to_operand_dims")
+            .replace("slice_sizes", "window_bounds"),
+            GATHER,
+            "",
+        ),
+        (f'{CALL}, opaque="a\\"b", api_version=API_VERSION_UNSPECIFIED', CALL, ""),
+        (CALL.replace("op_name", "creation_pass_id=3 op_name"), CALL, ""),
+        (FUSION.replace("kind", "outer_dimension_partitions={1,2},\n  kind"), FUSION, "outer_"),
+        (CONSTANT.replace("({", "(f32[2]{0} {"), CONSTANT, ""),
+    ],
+)
+def test_texts_of_old_printers_give_the_arrays_of_today(
+    tmp_path: Path, old: str, today: str, left_out: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = (
+        "HloModule m, input_output_alias={ {}: (0, {}, USER) }\n"
+        "s {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT z = f32[] add(x, y)\n}\n"
+        "n {\n  x = f32[8,4]{1,0} parameter(0)\n  ROOT y = f32[8,4]{1,0} negate(x)\n}\n"
+        "ENTRY e {\n  a = f32[8,4]{1,0} parameter(0)\n  i = s32[2]{0} parameter(1)\n  "
+    )
+    with caplog.at_level("INFO", logger="fast_or_slow"):
+        program = only(put(tmp_path / "old.hlo", f"   {head}{old}\n}}\n"))
+    assert bool(caplog.text) == bool(left_out) and left_out in caplog.text
+    assert left_out in program.left_out
+    plain = head.replace("(0, {}, USER)", "(0, {}, must-alias)")
+    expected = only(put(tmp_path / "new.hlo", f"{plain}{today}\n}}\n")).graph
+    for key, values in expected.arrays.items():
+        np.testing.assert_array_equal(getattr(program.graph, key), values, err_msg=key)
+
+
+def test_attribute_is_left_out_only_of_operations_that_lack_it(tmp_path: Path) -> None:
+    text = (
+        "HloModule m\nENTRY e {\n  a = f32[8,4]{1,0} parameter(0)\n"
+        '  b = f32[8,4]{1,0} custom-call(a), custom_call_target="f"\n'
+        '  c = f32[8,4]{1,0} negate(b), custom_call_target="f"\n'
+        '  ROOT d = f32[8,4]{1,0} negate(c), custom_call_target="g", dims={1}, dims=3\n}\n'
+    )
+    program = only(put(tmp_path / "m.hlo", text))
+    assert program.left_out == "custom_call_target, dims"
+    targets = [i.custom_call_target for c in program.module.computations for i in c.instructions]
+    assert targets == ["", "f", "", ""]
+
+
+def test_bytecode_without_main_gives_its_functions(tmp_path: Path) -> None:
+    from jax.interpreters.mlir import make_ir_context
+    from jaxlib.mlir import ir
+
+    with make_ir_context():
+        for names in (["f", "domain"], ["f", "main"]):
+            module = ir.Module.parse("".join(FUNCTION.replace("NAME", name) for name in names))
+            stream = io.BytesIO()
+            module.operation.write_bytecode(stream)
+            path = put(tmp_path / f"{names[1]}.mlirbc", stream.getvalue())
+    assert [program.name for program in read_programs(path)] == ["main"]
+    path = tmp_path / "domain.mlirbc"
+    assert [program.name for program in read_programs(path)] == ["domain_f", "domain_domain"]
+
+
+def test_batch_sets_the_symbolic_size_of_an_export(tmp_path: Path) -> None:
+    import jax
+    from jax import export
+
+    def symbolic(shape: str) -> Path:
+        arrays = jax.ShapeDtypeStruct(export.symbolic_shape(shape), np.float32)
+        exported = export.export(jax.jit(lambda x: {"a": (x @ x.T).reshape(-1)}))(arrays)
+        return put(tmp_path / "f.bin", bytes(exported.serialize()))
+
+    [program] = read_programs(symbolic("b, 2*b"), batch=3)
+    entry = next(
+        c for c in program.module.computations if c.id == program.module.entry_computation_id
+    )
+    assert list(entry.program_shape.parameters[0].dimensions) == [3, 6]
+    assert list(entry.program_shape.result.dimensions) == [9]
+    assert "or give --batch N for one symbolic size of jax.export" in refusal(symbolic("b, 4"))
+    for path, fault in (
+        (symbolic("b, s"), "has symbolic sizes b, s; expected one that --batch sets"),
+        (put(tmp_path / "one.hlo", ONE), "--batch 3: .* is no jax.export artifact; leave it out"),
+    ):
+        with pytest.raises(PipelineError, match=fault):
+            read_programs(path, batch=3)
+
+
 def test_dump_folder_lists_its_modules(tmp_path: Path) -> None:
     for name in (
         *("module_0001.jit_f.before_optimizations.txt", "module_0001.jit_f.debug_options"),
@@ -185,7 +302,7 @@ def test_snapshots_and_gzip_files_need_no_jaxlib(
     [
         (ONE.replace("add", "xadd"), "HLO text: line 5: expects opcode but sees: xadd"),
         ("module {}", "StableHLO: line 1: conversion requires module with `main` function"),
-        (b"ML\xefR\x0dStableHLO_v1.15.0\x00", "cannot parse it as StableHLO: "),
+        (b"ML\xefR\x0dStableHLO_v1.15.0\x00", "cannot parse it as StableHLO bytecode: "),
         (
             FUNCTION.replace("NAME", "main").replace("8x", "?x"),
             "has a dimension of unknown size; expected sizes; export the program for fixed shapes",
@@ -216,7 +333,7 @@ def test_parser_that_hangs_or_is_missing_is_one_line(
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(tmp_path / "old"))
         line = refusal(path)
-        assert re.search(r"jaxlib \S+ has no function hlo_module_from_text; expected", line)
+        assert re.search(r"jaxlib \S+: no function hlo_module_from_text; expected", line)
 
     def missing(name: str) -> str:
         raise parse.metadata.PackageNotFoundError(name)
@@ -245,7 +362,7 @@ def test_functions_of_older_releases_are_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "jaxlib._hlo", None)
     monkeypatch.setitem(sys.modules, "jaxlib._jax", SimpleNamespace(XlaComputation=3))
     assert jaxlib_parser.private("XlaComputation") == 3
-    with pytest.raises(PipelineError, match=r"^a: jaxlib \S+ has no function mlir; expected "):
+    with pytest.raises(PipelineError, match=r"^a: jaxlib \S+: no function mlir; expected "):
         parse.jaxlib_function("mlir", "a")
 
 

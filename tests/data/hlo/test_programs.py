@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format  # type: ignore[import-untyped]
 
 from common.errors import PipelineError
 from data.graph_store.stored_graph import read_layout, read_tile
@@ -87,6 +88,44 @@ def test_plain_module_gives_its_graph_alone(tmp_path: Path, wrapped: bool) -> No
         read_layout(file_of(written.path, "layout:xla:default"))
 
 
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (small_module(), ""),
+        (layout_tuning(), ""),
+        (tile_tuning(), ""),
+        (small_module(), "HloProto.hlo_module"),
+        (message_class("HloProto")(hlo_module=small_module()), "HloSnapshot.hlo"),
+    ],
+)
+@pytest.mark.parametrize("head", ["", "\ufeff# proto-file: a\n\n  # proto-message: b\n"])
+def test_protobuf_as_text_gives_the_same_arrays(
+    tmp_path: Path, message: Any, field: str, head: str
+) -> None:
+    if field:
+        name, key = field.split(".")
+        message = message_class(name)(**{key: message})
+    text = text_format.MessageToString(message)
+    assert "element_type: F32" in text
+    # Fields that no reader needs.
+    text = text.replace("layout {", "layout { format: DENSE tiles { dimensions: [8, 128] }")
+    binary, as_text = tmp_path / "binary", tmp_path / "text"
+    for folder, content in (
+        (binary, message.SerializeToString()),
+        (as_text, (head + text).encode()),
+    ):
+        folder.mkdir()
+        (folder / "module.pb").write_bytes(content)
+        featurize_files([folder / "module.pb"], folder)
+    assert sorted(path.name for path in as_text.iterdir()) == sorted(
+        path.name for path in binary.iterdir()
+    )
+    for path in binary.glob("*.npz"):
+        with np.load(path) as expected, np.load(as_text / path.name) as arrays:
+            for key in expected:
+                np.testing.assert_array_equal(arrays[key], expected[key], err_msg=key)
+
+
 def fails(paths: list[Path], out: Path) -> str:
     """Featurise invalid files, check that no output remains, and return the error."""
     with pytest.raises(PipelineError) as caught:
@@ -156,7 +195,10 @@ def test_bad_kernel_is_named_and_none_is_written(tmp_path: Path) -> None:
             b"\x3c\0\0\0\x38\0\x60\0\x5e\0\x58\0 a flatbuffer ML\xefR\x0dStableHLO_v1.15.0",
             "a damaged jax.export artifact;",
         ),
-        (b'hlo_module {\n  name: "m"\n}\n', "is a protobuf as text;"),
+        (b'# c\nhlo_module {\n  name: "m"\n}\n', "a protobuf as text without instructions;"),
+        (b'hlo_module {\n  name: "m"\n', "a damaged protobuf as text: 2:9 : Expected"),
+        (b"hlo_module { x { " + b"a { " * 9_000, "a damaged protobuf as text: maximum recursion"),
+        (b'name: "\xff"', "a damaged protobuf as text: 'utf-8' codec"),
         (gzip.compress(b"any module", mtime=0), "damaged, cut short or something else"),
         (b"\x28\xb5\x2f\xfd\x04\x00", "is compressed by zstd (unzstd unpacks it);"),
         (b"PK\3\4\x14\0", "is a zip archive, as npz files are;"),

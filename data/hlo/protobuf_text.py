@@ -1,0 +1,57 @@
+"""Protobufs as text: HLO modules of profilers and tests, and tuning data."""
+
+import re
+from pathlib import Path
+
+from common.errors import PipelineError
+from data.hlo.descriptor import message_class
+from data.hlo.files import EXPECTED
+from data.npz.archive import shown
+
+# The pure Python parser reads about 1 MB/s.
+MAX_TEXT_BYTES = 128 << 20
+_BLANK = rb"(?>\s+|\xef\xbb\xbf|#[^\n]*)*+"
+# The first field of a message, and the class that has it. HloModuleProto has all others.
+_CLASS_OF = {
+    b"modules": "TuningData",
+    **dict.fromkeys((b"module", b"fingerprint", b"runs"), "ModuleTuningData"),
+    b"config_index_to_node": "ModuleTuningData",
+    b"hlo_module": "HloProto",
+    b"hlo": "HloSnapshot",
+}
+_MODULE_FIELDS = rb"name|id|entry_computation_(?:name|id)|computations|host_program_shape"
+# A computation of HLO text may have the name of a field, but its first line has no colon or brace.
+_START = re.compile(
+    _BLANK
+    + rb"("
+    + b"|".join(_CLASS_OF)
+    + rb"|"
+    + _MODULE_FIELDS
+    + rb")\s*+(?::|[{<]"
+    + _BLANK
+    + rb"\w+\s*+[:{<])"
+)
+
+
+def is_protobuf_text(content: bytes) -> bool:
+    """Return whether a file is a protobuf as text: an HLO module, or tuning data."""
+    return _START.match(content) is not None
+
+
+def serialized(content: bytes, path: Path) -> bytes:
+    """Return a protobuf as text in the binary format. Only fields of messages.proto are kept."""
+    from google.protobuf import text_format  # type: ignore[import-untyped]
+
+    start = _START.match(content)
+    assert start is not None, "is_protobuf_text decides before"
+    if len(content) > MAX_TEXT_BYTES:
+        limit = f"at most {MAX_TEXT_BYTES >> 20} MiB; write it in the binary format"
+        raise PipelineError(f"{path}: a protobuf as text of {len(content)} bytes; expected {limit}")
+    message = message_class(_CLASS_OF.get(start[1], "HloModuleProto"))()
+    try:
+        text = content.decode().removeprefix("\ufeff")
+        text_format.Parse(text, message, allow_unknown_field=True)
+        return bytes(message.SerializeToString())
+    except (text_format.ParseError, ValueError, RecursionError) as error:
+        fault = f"a damaged protobuf as text: {shown(str(error))}"
+        raise PipelineError(f"{path}: {fault}; expected {EXPECTED}") from error
