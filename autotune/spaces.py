@@ -91,14 +91,10 @@ def why_without(program: str, spaces: Sequence[str]) -> str:
 
 @cache
 def known_options() -> NDArray[np.int64]:
-    """Return the number of options of each compiler knob, (g,): 1 if the compiler lacks the knob.
-
-    The compiler options are private to XLA, and a release may remove one.
-    """
+    """Return the number of options of each compiler knob, (g,): 1 if this XLA lacks the knob."""
     import jax
 
-    probe = jax.jit(lambda: 0).lower()
-    n_options = N_OPTIONS.copy()
+    probe, n_options = jax.jit(lambda: 0).lower(), N_OPTIONS.copy()
     for knob, values in enumerate(GENES.values()):
         try:
             for options in values:
@@ -109,14 +105,12 @@ def known_options() -> NDArray[np.int64]:
 
 
 def note_unknown_options(description: Description) -> None:
-    """Log the compiler options that a search leaves out, because this compiler lacks them."""
-    if "options" not in description.knobs:
-        return
-    is_unknown = (description.knobs["options"].n_options < N_OPTIONS).tolist()
-    names = {name for (first, *_) in compress(GENES.values(), is_unknown) for name in first}
-    if names:
-        release = f"jaxlib {description.facts.get('jaxlib', '')}".strip()
-        log.info(f"note: the compiler of {release} has no {', '.join(sorted(names))}; left out")
+    """Log the compiler options that no setting has, because this XLA lacks them."""
+    knobs = description.knobs.get("options")
+    is_unknown = knobs.n_options < N_OPTIONS if knobs else ()
+    if names := {name for values in compress(GENES.values(), is_unknown) for name in values[0]}:
+        release = f"the XLA of jaxlib {description.facts.get('jaxlib', '')}"
+        log.info(f"note: left out, because {release} lacks them: {', '.join(sorted(names))}")
 
 
 class DecidedProgram:

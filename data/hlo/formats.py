@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.hlo.files import EXPECTED, HOW_TO_DUMP
 from data.hlo.jaxlib_parser import EXPORT, HLO_TEXT, MLIR
 
@@ -30,12 +30,11 @@ _FORMATS = {
 # Starts of modules in a text. Tests of compilers separate modules by a comment.
 _MODULE_START = {HLO_TEXT: rb"^[^\S\n]*HloModule\b", MLIR: rb"^module\b|^// -----[ \t]*$"}
 _MODULE_NAME = {
-    HLO_TEXT: rb"^[^\S\n]*HloModule\s+%?([\w.-]+)",
+    HLO_TEXT: rb"^[^\S\n]*(?:HloModule|ENTRY)\s+%?([\w.-]+)",
     MLIR: rb"^[^\S\n]*module\s+@\"?([\w.$-]+)",
 }
 # The starts of computations. The first group is of the entry.
 _COMPUTATION = rb"^[^\S\n]*(?:(ENTRY)\b|%?[\w.-]+[^\S\n]*(?:\{|\((?=[^\n]*->)))"
-_ENTRY_NAME = rb"^[^\S\n]*ENTRY\s+%?([\w.-]+)"
 _FUNCTION = rb"func\.func\s+(?:public\s+)?@([\w.$-]+)"
 
 
@@ -43,8 +42,8 @@ class ModuleText(NamedTuple):
     """One module that jaxlib parses."""
 
     name: str  # of the module or its function; unique in the file
-    form: str  # HLO_TEXT or MLIR
-    content: bytes  # text or bytecode
+    form: str  # HLO_TEXT, MLIR or EXPORT
+    content: bytes  # text or bytecode, or a batch size and an artifact
     first_line: int = 0  # number of lines of the file before the text
     function: bytes | None = None  # the entry of an MLIR text; None for `main`
 
@@ -58,26 +57,21 @@ class ModuleText(NamedTuple):
         return b"\n" * self.first_line + content
 
 
-def _form_of(content: bytes) -> str:
-    return next(form for form, start in _FORMATS.items() if re.match(start, content, re.DOTALL))
-
-
-def is_export(content: bytes) -> bool:
-    """Return whether a file is a `jax.export` artifact."""
-    return _form_of(content) == EXPORT
-
-
 def lacks_main(content: bytes) -> bool:
     """Return whether a file is MLIR bytecode without a function `main`."""
     return content.startswith(_BYTECODE) and b"\0main\0" not in content
 
 
-def split_modules(path: Path, content: bytes) -> list[ModuleText]:
+def split_modules(path: Path, content: bytes, batch: int | None = None) -> list[ModuleText]:
     """Split a file that is no protobuf into its modules.
 
     An MLIR module without a function `main` gives a module for each public function.
     """
-    form = _form_of(content)
+    form = next(form for form, start in _FORMATS.items() if re.match(start, content, re.DOTALL))
+    if batch is not None:
+        if form != EXPORT:
+            raise UsageError(f"--batch {batch}: {path} is no jax.export artifact; leave it out")
+        return [ModuleText(path.name, form, b"%d\n" % batch + content)]
     if form == EXPORT:
         # In the flatbuffer, the length precedes the bytecode. Derivatives come before the function.
         start = content.rindex(_BYTECODE)
@@ -92,8 +86,6 @@ def split_modules(path: Path, content: bytes) -> list[ModuleText]:
     modules: dict[str, ModuleText] = {}
     for line, section in _sections(form, content.removeprefix(b"\xef\xbb\xbf")):
         title = re.search(_MODULE_NAME[form], section, re.MULTILINE)
-        if form == HLO_TEXT:
-            title = title or re.search(_ENTRY_NAME, section, re.MULTILINE)
         functions = re.findall(_FUNCTION, section) if form == MLIR else []
         for function in [None] if b"main" in functions else functions or [None]:
             name = (function or (title[1] if title else b"module")).decode(errors="replace")

@@ -18,10 +18,10 @@ from common.settings import IS_INSTALLED, ROOT, how_to_install
 from data.hlo import jaxlib_parser
 from data.hlo.files import FIXED_SHAPES, HOW_TO_DUMP
 from data.hlo.formats import ModuleText
-from data.hlo.jaxlib_parser import BYTECODE, EXPORT, MISSING, REFUSED, private
+from data.hlo.jaxlib_parser import EXPORT, REFUSED, private
 
-# The first release, and the last minor release.
-TESTED_JAXLIB = ("0.10.2", "0.12")
+TESTED_JAXLIB = "0.10.2 to 0.12"
+FIRST_TESTED, FIRST_UNTESTED = (0, 10, 2), (0, 13)
 HOW_TO_INSTALL = (
     how_to_install("jax")
     if IS_INSTALLED
@@ -31,31 +31,18 @@ HOW_TO_INSTALL = (
     )
 )
 MAX_PARSE_S = 300.0
+log_once = cache(log.info)
 
 
-def parse_module(module: ModuleText, source: str) -> tuple[bytes, str]:
-    """Return the HloModuleProto of a module, and the attributes that jaxlib does not know."""
-    names, _, message = _run(source, module.form, module.for_parser()).partition(b"\n")
-    if names:
-        version = metadata.version("jaxlib")
-        log.info(f"note: {source}: jaxlib {version} does not know {names.decode()}; left out")
-    return message, names.decode()
+def parse_module(module: ModuleText, source: str) -> bytes:
+    """Parse a module with jaxlib in a child process."""
+    return convert(module.for_parser(), module.form, source)
 
 
-def parse_export(content: bytes, batch: int, source: str) -> bytes:
-    """Return the HloModuleProto of a `jax.export` artifact whose symbolic size is `batch`."""
-    return _run(source, EXPORT, content, str(batch)).partition(b"\n")[2]
-
-
-def bytecode_text(content: bytes, source: str) -> bytes:
-    """Return MLIR bytecode as text."""
-    return _run(source, BYTECODE, content)
-
-
-def _run(source: str, form: str, content: bytes, *arguments: str) -> bytes:
-    """Run a parser of jaxlib in a child process."""
+def convert(content: bytes, form: str, source: str) -> bytes:
+    """Convert a program to the binary HloModuleProto, or bytecode to text, in a child process."""
     version = check_jaxlib(f"{source}: is {form}")
-    command = [sys.executable, "-P", jaxlib_parser.__file__, form, *arguments]
+    command = [sys.executable, "-P", jaxlib_parser.__file__, form]
     reason = f"not done after {MAX_PARSE_S:g} s"
     with suppress(subprocess.TimeoutExpired):
         child = subprocess.run(  # noqa: S603
@@ -64,43 +51,34 @@ def _run(source: str, form: str, content: bytes, *arguments: str) -> bytes:
         if child.returncode == 0:
             return child.stdout
         reason = f"the parser crashed ({child.returncode})"
-        if child.returncode in (REFUSED, MISSING):
+        if child.returncode == REFUSED:
             reason = child.stdout.decode(errors="replace")
-        if child.returncode == MISSING:
-            raise _without(f"{source}: is {form}", f"jaxlib {version}: {reason}")
+    if reason.startswith("no function"):
+        raise _without(f"{source}: is {form}", f"jaxlib {version}: {reason}")
     fault = f"jaxlib {version} cannot parse it as {form}: {reason}"
     advice = FIXED_SHAPES if form == EXPORT or "dynamic" in reason else HOW_TO_DUMP
     raise PipelineError(f"{source}: {fault}; expected a valid module; {advice}")
 
 
 def check_jaxlib(program: str) -> str:
-    """Check that jaxlib is installed, and return its release."""
+    """Return the release of jaxlib. A release that was not tested gives one note."""
     try:
         version = metadata.version("jaxlib")
     except metadata.PackageNotFoundError as error:
         raise _without(program, "jaxlib is not installed") from error
-    _note_untested(version)
+    numbers = tuple(map(int, re.findall(r"\d+", version)))
+    if not FIRST_TESTED <= numbers < FIRST_UNTESTED:
+        log_once(f"note: jaxlib {version} was not tested with this project; {TESTED_JAXLIB} was")
     return version
 
 
 def jaxlib_function(name: str, program: str) -> Any:
     """Return a private name of jaxlib, which a program needs."""
-    version = check_jaxlib(program)
     try:
         return private(name)
     except ImportError as error:
-        raise _without(program, f"jaxlib {version}: {error}") from error
+        raise _without(program, f"jaxlib {check_jaxlib(program)}: {error}") from error
 
 
 def _without(program: str, fault: str) -> PipelineError:
-    releases = " to ".join(TESTED_JAXLIB)
-    return PipelineError(f"{program}: {fault}; expected jaxlib {releases}; {HOW_TO_INSTALL}")
-
-
-@cache
-def _note_untested(version: str) -> None:
-    first, last = (tuple(map(int, release.split("."))) for release in TESTED_JAXLIB)
-    numbers = tuple(map(int, re.findall(r"\d+", version)))
-    if not first <= numbers or numbers[: len(last)] > last:
-        releases = " to ".join(TESTED_JAXLIB)
-        log.info(f"note: jaxlib {version} was not tested with this project; {releases} was")
+    return PipelineError(f"{program}: {fault}; expected jaxlib {TESTED_JAXLIB}; {HOW_TO_INSTALL}")

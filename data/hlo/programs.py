@@ -23,8 +23,9 @@ from data.graphs.node_columns import RANK_MAX
 from data.hlo import parse
 from data.hlo.descriptor import message_class
 from data.hlo.files import EXPECTED, choose, find_dumped, split_choice, unpack
-from data.hlo.formats import is_export, lacks_main, split_modules
+from data.hlo.formats import lacks_main, split_modules
 from data.hlo.graph import HloGraph, featurize_module, sequence_features
+from data.hlo.jaxlib_parser import BYTECODE
 from data.hlo.layouts import (
     ConfigurableNode,
     candidate_configs,
@@ -204,42 +205,27 @@ def parse_programs(
 ) -> list[HloProgram]:
     """Parse the content of a file as `read_programs` does."""
     content, stem = unpack(path, content), program_name(path)
-    if batch is not None:
-        if not is_export(content):
-            raise UsageError(f"--batch {batch}: {path} is no jax.export artifact; leave it out")
-        message = parse.parse_export(content, batch, str(path))
-        return [
-            _untuned_program(stem, str(path), message_class("HloModuleProto").FromString(message))
-        ]
-    is_text = is_protobuf_text(content)
-    if is_text:
-        content = serialized(content, path)
-    kind, message = _parse_protobuf(content)
-    if is_text and not kind:
-        raise PipelineError(f"{path}: a protobuf as text without instructions; expected {EXPECTED}")
+    kind, message = ("", None) if batch is not None else _parse_protobuf(content, path)
     if kind:
         programs = _programs_of(message, kind, path)
-        if is_text:
+        if is_protobuf_text(content):
             programs = [replace(program, left_out=TEXT_FIELDS) for program in programs]
         if choice is None:
             return programs
         names = [(p.name.removeprefix(f"{stem}_"), p.name, p.graph.name) for p in programs]
         return [programs[choose(path, names, choice)]]
     if lacks_main(content):
-        content = parse.bytecode_text(content, str(path))
-    modules = split_modules(path, content)
+        content = parse.convert(content, BYTECODE, str(path))
+    modules = split_modules(path, content, batch)
     is_only, programs = len(modules) == 1, []
     if choice is not None or len(modules) > MAX_MODULES:
         modules = [modules[choose(path, [(module.name,) for module in modules], choice)]]
     for module in modules:
         source = str(path) if is_only else f"{path}#{module.name}"
-        content, left_out = parse.parse_module(module, source)
-        if b"({...})" in module.content:
-            left_out = "constants, as `{...}`"
+        message = message_class("HloModuleProto").FromString(parse.parse_module(module, source))
         name = stem if is_only else f"{stem}_{module.name}"
-        program = _untuned_program(
-            name, source, message_class("HloModuleProto").FromString(content)
-        )
+        program = _untuned_program(name, source, message)
+        left_out = "constants, as `{...}`" * (b"({...})" in module.content)
         programs.append(replace(program, left_out=left_out))
     return programs
 
@@ -281,8 +267,10 @@ def program_name(path: Path) -> str:
     return name
 
 
-def _parse_protobuf(content: bytes) -> tuple[str, Any]:
+def _parse_protobuf(content: bytes, path: Path) -> tuple[str, Any]:
     """Return the type and the message of a protobuf. HLO is its module. The type may be ""."""
+    if is_text := is_protobuf_text(content):
+        content = serialized(content, path)
     for name in ("TuningData", "ModuleTuningData", "HloProto", "HloModuleProto", "HloSnapshot"):
         # Tuning data comes first, because that of one module can be parsed as an HloProto.
         try:
@@ -297,6 +285,8 @@ def _parse_protobuf(content: bytes) -> tuple[str, Any]:
         fits = _is_module if name.startswith("Hlo") else _is_tuned
         if entries and all(map(fits, entries)):
             return name, message
+    if is_text:
+        raise PipelineError(f"{path}: a protobuf as text without instructions; expected {EXPECTED}")
     return "", None
 
 

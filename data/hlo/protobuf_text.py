@@ -11,23 +11,15 @@ from data.npz.archive import shown
 # The pure Python parser reads about 1 MB/s.
 MAX_TEXT_BYTES = 128 << 20
 _BLANK = rb"(?>\s+|\xef\xbb\xbf|#[^\n]*)*+"
-# The first field of a message, and the class that has it. HloModuleProto has all others.
-_CLASS_OF = {
-    b"modules": "TuningData",
-    **dict.fromkeys((b"module", b"fingerprint", b"runs"), "ModuleTuningData"),
-    b"config_index_to_node": "ModuleTuningData",
-    b"hlo_module": "HloProto",
-    b"hlo": "HloSnapshot",
-}
-_MODULE_FIELDS = rb"name|id|entry_computation_(?:name|id)|computations|host_program_shape"
-# A computation of HLO text may have the name of a field, but its first line has no colon or brace.
+# The class of a message by its first field. All other fields are of HloModuleProto.
+_CLASS_OF = {b"modules": "TuningData", b"hlo_module": "HloProto", b"hlo": "HloSnapshot"}
+_TUNED = (b"module", b"fingerprint", b"runs", b"config_index_to_node")
+_CLASS_OF |= dict.fromkeys(_TUNED, "ModuleTuningData")
+_MODULE_FIELDS = (b"name", b"id", b"entry_computation_name", b"computations", b"host_program_shape")
+# A computation of HLO text may have the name of a field, but its first line has an equals sign.
 _START = re.compile(
     _BLANK
-    + rb"("
-    + b"|".join(_CLASS_OF)
-    + rb"|"
-    + _MODULE_FIELDS
-    + rb")\s*+(?::|[{<]"
+    + rb"(%s)\s*+(?::|[{<]" % b"|".join((*_CLASS_OF, *_MODULE_FIELDS))
     + _BLANK
     + rb"\w+\s*+[:{<])"
 )

@@ -170,9 +170,8 @@ def _read_graphs(
 ) -> list[NamedGraph]:
     """Open a file once. Its first bytes decide the reader."""
     with open_regular(path) as file:
-        if path.suffix == ".npz" or file.read(len(ZIP_START)) == ZIP_START:
-            if batch is not None:
-                raise UsageError(f"--batch {batch}: {path} is no jax.export artifact; leave it out")
+        is_npz = path.suffix == ".npz" or file.read(len(ZIP_START)) == ZIP_START
+        if is_npz and batch is None:
             graph = _from_npz(Archive(path, file), target)
             if kernel is not None:
                 choose(path, [(graph.name,)], kernel)
