@@ -136,7 +136,7 @@ class Visitor:
     def __init__(
         self, session: Session, journal: Journal, *, label: str, total: int, n_visits: int = 1
     ) -> None:
-        self._session, self._journal = session, journal
+        self._session, self.journal = session, journal
         self._label, self._total, self._n_visits = label, total, n_visits
         # Visits of the journal, and of settings that have failed.
         self._finished = {*journal.visits}
@@ -149,7 +149,7 @@ class Visitor:
             OutOfTime: The time is over.
             ProgramFailed: The first ten configs all failed.
         """
-        journal = self._journal
+        journal = self.journal
         if (config, turn) not in journal.visits and config not in journal.failed:
             if out_of_time():
                 raise OutOfTime(self._label)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
@@ -34,7 +35,7 @@ from autotune.measure.timing import (
     clock_for,
     time_visit,
 )
-from common.errors import PipelineError, UsageError
+from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import seconds_left
 from data.hlo.choices import Choices
 from data.hlo.parse import HOW_TO_INSTALL
@@ -47,8 +48,8 @@ NOT_DONE = "not done after"
 _FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")
 # An option of prctl on Linux: the kernel kills the worker when its parent ends.
 PR_SET_PDEATHSIG = 1
-# Opening a program may take 600 s. With less time left it still may take 60 s.
-OPEN_TIMEOUT_S, MIN_OPEN_S = 600.0, 60.0
+# Opening a program may take 600 s, but no answer may come later than 5 s after the time limit.
+OPEN_TIMEOUT_S, GRACE_S = 600.0, 5.0
 KILL_WAIT_S = 10.0
 
 
@@ -179,7 +180,8 @@ class Session(AbstractContextManager["Session"]):
     """A worker process with one open program. Use it as a context manager.
 
     After a crash or a hang the next request starts a fresh process and opens the program again.
-    On Linux, the process stays on the core on which it started.
+    On Linux, the process stays on the core on which it started. A request that is not done at the
+    end of the time limit, as it was when the session began, raises OutOfTime.
 
     Args:
         open_measurable: Function that opens the program in the worker. It must be picklable.
@@ -197,6 +199,7 @@ class Session(AbstractContextManager["Session"]):
     ) -> None:
         self._open_measurable, self._on_all_cores = open_measurable, on_all_cores
         self._label, self._timeout_s = label, timeout_s
+        self._end_s = time.monotonic() + seconds_left()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -206,9 +209,8 @@ class Session(AbstractContextManager["Session"]):
         """Open the program and return the parts that do not depend on a setting."""
         self.stop()
         self._start()
-        timeout_s = min(OPEN_TIMEOUT_S, max(MIN_OPEN_S, seconds_left()))
         request = (self._open_measurable, self._on_all_cores)
-        description: Description = self._ask("open", request, timeout_s, ProgramFailed)
+        description: Description = self._ask("open", request, OPEN_TIMEOUT_S, ProgramFailed)
         return description
 
     def spell(self, settings: Choices) -> NDArray[Any]:
@@ -251,11 +253,16 @@ class Session(AbstractContextManager["Session"]):
 
     def _ask(self, method: str, argument: Any, timeout_s: float, failure: type[Exception]) -> Any:
         if self._process is None:
+            if time.monotonic() > self._end_s:
+                raise OutOfTime(self._label)
             self.describe()
+        left_s = max(GRACE_S, self._end_s - time.monotonic())
         try:
             self._connection.send((method, argument))
-            if not self._connection.poll(timeout_s):
+            if not self._connection.poll(min(timeout_s, left_s)):
                 self.stop()
+                if left_s < timeout_s:
+                    raise OutOfTime(self._label)
                 reason = f"{NOT_DONE} {timeout_s:.3g} s"
                 line = f"{self._label}: {reason}; expected to trace and compile it by then"
                 raise failure(line if failure is ProgramFailed else reason)

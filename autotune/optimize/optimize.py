@@ -12,7 +12,6 @@ all calls are pooled.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -29,7 +28,6 @@ from autotune.optimize.candidate import (
     CONFIRM,
     MIN_GAIN,
     N_PROCESSES,
-    RESUMES,
     Comparison,
     OptimizeCandidate,
     Setting,
@@ -41,6 +39,7 @@ from autotune.optimize.session import (
     MIN_ROUNDS,
     OptimizeRequest,
     OptimizeSession,
+    enough_time,
 )
 from autotune.optimize.strategies import SEARCH, search_for
 from autotune.plan import JOURNALS
@@ -146,10 +145,14 @@ def optimize(request: OptimizeRequest, out: Path, *, minutes: float = 10.0) -> O
     Args:
         out: Folder of the journals. The same call resumes, also with other `n_candidates`.
         minutes: Time limit. The search gets the time that verifying and confirming leave.
+
+    Raises:
+        TooFewMinutes: The time was over before a candidate was verified.
     """
+    start = time.monotonic()
     with time_limit(minutes), request.start_worker() as worker:
-        start = time.monotonic()
-        description = worker.describe()
+        with enough_time(f"{request.program}: the default was not compiled", minutes):
+            description = worker.describe()
         session = OptimizeSession(request, out, worker, description)
         note_unknown_options(description)
         # A confirming process opens the program, and compiles it up to twice more.
@@ -160,8 +163,11 @@ def optimize(request: OptimizeRequest, out: Path, *, minutes: float = 10.0) -> O
             log.info(f"{reason}; continues with {', '.join(description.knobs)}")
         # This makes the folder, so it comes after the program was opened.
         with alone_in(out / JOURNALS):
-            screening = screen(session, needed_s)
-            default, verified = verify(session, _finalists(session, screening))
+            with enough_time(f"{request.program}: the default was not measured", minutes):
+                visitor = visit_default(session)
+            screening = screen(session, visitor, needed_s)
+            with enough_time(f"{request.program}: no candidate was verified", minutes):
+                default, verified = verify(session, screening)
             for candidate in _confirm_order(session.measured(screening.candidates, verified)):
                 if confirm(session, candidate).status is Status.FASTER:
                     break
@@ -170,49 +176,43 @@ def optimize(request: OptimizeRequest, out: Path, *, minutes: float = 10.0) -> O
     return OptimizeResult(request, description, screening, candidates, default, default_description)
 
 
-def screen(session: OptimizeSession, needed_s: float) -> Screening:
-    """Visit candidates once, and the fastest several times."""
-    request = session.request
+def visit_default(session: OptimizeSession) -> Visitor:
+    """Begin the screening. All ratios need the default, so it may take all of the time."""
+    request, journal = session.request, session.journal("screen")
     log.info(f"screen: up to {request.n_candidates} candidates")
-    journal = session.journal("screen")
     visitor = Visitor(session.worker, journal, label=request.program, total=request.n_candidates)
-    sources = ["default"]
-    # All ratios need the default, so it may take all the time that is left.
-    with suppress(OutOfTime):
-        visitor.visit(0, SEARCH_ROUND, np.array(session.default))
+    visitor.visit(0, SEARCH_ROUND, np.array(session.default))
+    if reason := journal.failed.get(0):
+        fault = f"{request.program}: the default failed: {reason}; expected it to run"
+        how = "; give more --timeout-s and another --out" * reason.startswith(NOT_DONE)
+        raise PipelineError(fault + how)
+    return visitor
+
+
+def screen(session: OptimizeSession, visitor: Visitor, needed_s: float) -> Screening:
+    """Visit candidates once, and the fastest several times."""
+    journal, sources = visitor.journal, ["default"]
     screen_s, _ = budget(needed_s)
     try:
         with time_limit(screen_s / 60):
             search, sources = search_for(session)
             run_search(visitor, search)
-            _visit_fastest_again(session, visitor, journal)
+            _visit_fastest_again(session, visitor)
     except OutOfTime:
         log.info("the time for screening is over")
-    default_ns = _default_ns(request.program, journal)
+    default_ns = journal.shortest_ns()[0]
     candidates = _distinct_settings(journal, sources, default_ns)
     return Screening(candidates, len(journal.settings), default_ns)
 
 
-def _visit_fastest_again(session: OptimizeSession, visitor: Visitor, journal: Journal) -> None:
+def _visit_fastest_again(session: OptimizeSession, visitor: Visitor) -> None:
+    journal = visitor.journal
     fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_REVISITED]
     configs = sorted({0, *(config for config, _ in fastest)})
     rng = generator(session.request.seed, "revisit", session.request.program)
     for turn in range(1, 1 + REVISIT_ROUNDS):
         for config in rng.permutation(configs).tolist():
             visitor.visit(config, turn, np.array(journal.settings[config]))
-
-
-def _default_ns(program: str, journal: Journal) -> int:
-    """Return the default's shortest runtime in ns."""
-    if shortest_ns := journal.shortest_ns().get(0):
-        return shortest_ns
-    reason = journal.failed.get(0, "no time")
-    if 0 in journal.failed and not reason.startswith(NOT_DONE):
-        raise PipelineError(f"{program}: the default failed: {reason}; expected it to run")
-    raise PipelineError(
-        f"{program}: the default was not measured ({reason}); expected it to run within the time; "
-        f"{RESUMES}, with more --minutes or --timeout-s"
-    )
 
 
 def _distinct_settings(
@@ -232,13 +232,20 @@ def _distinct_settings(
 
 
 def verify(
-    session: OptimizeSession, finalists: Sequence[OptimizeCandidate]
+    session: OptimizeSession, screening: Screening
 ) -> tuple[Comparison, dict[Setting, Comparison]]:
     """Measure finalists next to the default, and the default again, in a fresh process.
 
     Returns:
         The default over itself, and the comparison of each finalist that ran.
+
+    Raises:
+        OutOfTime: There were too few rounds.
     """
+    finalists = _finalists(session, screening)
+    # At the end there may be no time to open the program again, if its worker was stopped.
+    for setting in (session.default, *(c.setting for c in finalists)):
+        session.describe(setting)
     settings = np.array([session.default] * 2 + sorted(c.setting for c in finalists))
     n, least = len(finalists), MIN_VERIFY_ROUNDS if len(finalists) > 1 else MIN_ROUNDS
     n_rounds = max(least, 3 * session.request.n_rounds // 8)
@@ -248,14 +255,11 @@ def verify(
     _, verify_s = budget()
     ran, times = session.measure(name, settings, (least, n_rounds), verify_s)
     if len(times) < (MIN_VERIFY_ROUNDS if len(ran) > 3 else MIN_ROUNDS):
-        raise PipelineError(
-            f"{session.request.program}: there was no time to verify anything; expected {least} "
-            f"rounds next to the default or more; {RESUMES}, with more --minutes"
-        )
-    default, same, *finalists_ns = times.T
+        raise OutOfTime(name)
+    default, same, *all_ns = times.T
     verified = {
         tuple(settings[config].tolist()): compare_rounds(default, same, times_ns)
-        for config, times_ns in zip(ran[2:], finalists_ns, strict=True)
+        for config, times_ns in zip(ran[2:], all_ns, strict=True)
     }
     return compare_rounds(default, same, same), verified
 

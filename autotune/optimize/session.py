@@ -4,8 +4,9 @@ Each fresh process has a separate journal, so a call that was killed resumes. c 
 knobs, r rounds.
 """
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -26,8 +27,10 @@ from autotune.measure.worker import ConfigFailed, Session
 from autotune.optimize.candidate import (
     CONFIRM,
     FAILED_RATIO,
+    MIN_PROCESSES,
     N_PROCESSES,
     ON_ALL_CORES,
+    RESUMES,
     Comparison,
     OptimizeCandidate,
     Setting,
@@ -47,7 +50,35 @@ from models.run_folder import missing_run
 
 # A process with fewer rounds is ignored.
 MIN_ROUNDS = 2
+# The shortest call that confirms something: a process that screens, one that verifies, and those of
+# two stages. Each opens the program, and compiles it up to twice more.
+MIN_OPENINGS = 2 * (2 + 2 * MIN_PROCESSES)
 SEARCHES = ("portfolio", "random", "genetic", "ranker", "go")
+
+
+class TooFewMinutes(PipelineError):  # noqa: N818
+    """The time limit came before a result. `minutes` is a sufficient one, by the time so far."""
+
+    def __init__(self, problem: str, minutes: int) -> None:
+        super().__init__(f"{problem}; expected --minutes {minutes} or more; {RESUMES} with it")
+        self.minutes = minutes
+
+
+@contextmanager
+def enough_time(problem: str, minutes: float) -> Iterator[None]:
+    """Turn OutOfTime of the block into an error that names the minutes to ask for.
+
+    Args:
+        problem: Work of one process that is not done.
+        minutes: Time limit of the call.
+    """
+    start = time.monotonic()
+    try:
+        yield
+    except OutOfTime:
+        spent_s = time.monotonic() - start
+        needed = ceil(max(2 * minutes, MIN_OPENINGS * spent_s / 60))
+        raise TooFewMinutes(f"{problem} in the {minutes:g} minutes", needed) from None
 
 
 @dataclass(frozen=True)
@@ -149,7 +180,7 @@ class OptimizeSession:
 
     def code(self, setting: Setting) -> str:
         """Return a digest of a setting's code, or the setting itself if it has none."""
-        with suppress(ConfigFailed):
+        with suppress(ConfigFailed, OutOfTime):
             return self.worker.code(np.array(setting)) or repr(setting)
         return repr(setting)
 
@@ -175,12 +206,11 @@ class OptimizeSession:
         with request.start_worker(on_all_cores=name.startswith(ON_ALL_CORES)) as fresh:
             visitor = Visitor(fresh, journal, label=label, total=len(settings) * n_rounds[1])
             rng = generator(request.seed, name, request.program)
-            if fresh.describe().facts["function"] != self.description.facts["function"]:
-                raise PipelineError(
-                    f"{request.program}: is another program when it is traced again; expected the "
-                    "same each time: random numbers only from arguments, and no edit meanwhile"
-                )
             with suppress(OutOfTime):
+                if fresh.describe().facts["function"] != self.description.facts["function"]:
+                    fault = "is another program when it is traced again; expected the same each"
+                    how = "time: random numbers only from arguments, and no edit meanwhile"
+                    raise PipelineError(f"{request.program}: {fault} {how}")
                 run_rounds(visitor, settings, n_rounds=n_rounds[0], rng=rng)
                 with time_limit((seconds_left() - rest_s) / 60):
                     run_rounds(visitor, settings, n_rounds=n_rounds[1], rng=rng)

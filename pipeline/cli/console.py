@@ -52,7 +52,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
-        debug, max_minutes = bool(kwargs.pop("debug", False)), kwargs.get("max_minutes")
+        debug = bool(kwargs.pop("debug", False))
+        max_minutes = kwargs.get("max_minutes", kwargs.get("minutes"))
         limit, stops = time_limit(cast(float | None, max_minutes)), list[int]()
         try:
             with _report_progress(debug=debug), limit, _stopped_by_signals(stops):

@@ -1,12 +1,15 @@
 """The commands that measure programs on this machine: collect, optimize."""
 
+import re
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import UsageError
+from common.errors import PipelineError, UsageError
 from pipeline.cli import options
 from pipeline.cli.console import (
     command,
@@ -160,7 +163,7 @@ def optimize(
     from autotune.optimize import write
     from autotune.optimize.candidate import setting_text
     from autotune.optimize.optimize import optimize as choose
-    from autotune.optimize.session import OptimizeRequest
+    from autotune.optimize.session import OptimizeRequest, TooFewMinutes
     from autotune.programs.catalogue import ProgramInputs
 
     spaces = tuple(dict.fromkeys(space.split(",")))
@@ -175,7 +178,12 @@ def optimize(
         search=search,
         inputs=ProgramInputs(tuple(static or ()), arguments, seed or 0, batch),
     )
-    result = choose(request, out, minutes=minutes)
+    try:
+        result = choose(request, out, minutes=minutes)
+    except TooFewMinutes as error:
+        words = re.sub(r" --minutes[ =]\S+", "", shlex.join(sys.argv[1:]))
+        line = f"{error}: fast-or-slow {words} --minutes {error.minutes}"
+        raise PipelineError(line) from error
     content = write.write_result(result, out)
     if json:
         print_json(content)

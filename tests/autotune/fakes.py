@@ -40,6 +40,7 @@ class SpinSource:
         is_reversed: The default is the slowest setting.
         is_flat: Every setting takes the same time.
         is_broken: The program cannot be opened.
+        opens_s: Seconds to open the program, like `loads_s` to compile a setting.
         kind: "layout" or "tile", the arrays that it has.
         function: Digest of the lowered function. None if each process has another one.
     """
@@ -50,6 +51,8 @@ class SpinSource:
     is_reversed: bool = False
     is_flat: bool = False
     is_broken: bool = False
+    opens_s: float = 0.0
+    loads_s: float = 0.0
     kind: str = "layout"
     n_nodes: int = 3
     space: str = "layouts"
@@ -59,6 +62,7 @@ class SpinSource:
     def __call__(self) -> "SpinProgram":
         if self.is_broken:
             raise PipelineError("no such device")
+        time.sleep(self.opens_s)
         # All runs of a spin take the same time, so short visits are enough.
         worker.VISIT_BUDGET_NS = 5_000_000
         return SpinProgram(self)
@@ -101,6 +105,7 @@ class SpinProgram:
             time.sleep(HANG_S)
         if first == self._source.refuses:
             raise ValueError("layout is\nnot supported")
+        time.sleep(self._source.loads_s)
         steps = self.steps(setting)
         return Loaded(lambda: spin(steps * STEP_NS), str(steps))
 

@@ -1,8 +1,11 @@
 """`optimize` on programs of known runtimes: screening, verifying, confirming, resuming, files."""
 
 import json
+import math
 import shutil
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from numpy.typing import NDArray
 
 from autotune.measure.journal import whole_rounds
 from autotune.measure.program import Decisions
+from autotune.measure.worker import GRACE_S
 from autotune.optimize.candidate import (
     N_PROCESSES,
     Comparison,
@@ -24,7 +28,7 @@ from autotune.optimize.candidate import (
     setting_text,
 )
 from autotune.optimize.optimize import OptimizeResult, _distinct, optimize
-from autotune.optimize.session import OptimizeSession
+from autotune.optimize.session import OptimizeSession, TooFewMinutes
 from autotune.optimize.write import APPLY, BEST, all_cores_text, summary_lines, write_result
 from common.errors import PipelineError, UsageError
 from common.machine import granted
@@ -89,6 +93,7 @@ def test_interrupted_call_reports_its_state_and_resumes(
     out = without(whole, tmp_path, missing)
     with monkeypatch.context() as patched:
         patched.setattr("autotune.optimize.optimize._n_affordable", lambda _: 4)
+        patched.setattr("autotune.measure.worker.GRACE_S", 60.0)
         result = optimize(REQUEST, out, minutes=0.0)
     assert result.why_not.startswith(why_not) and result.is_faster == (not why_not)
     (out / APPLY).touch()  # of an earlier call
@@ -147,10 +152,49 @@ def test_loss_on_all_cores_makes_way_for_a_candidate_without_its_decisions(
         assert all_cores_text(candidate).endswith(": a loss") or spread
 
 
-def test_no_time_to_verify_is_an_error(whole: Call, tmp_path: Path) -> None:
+def test_no_time_to_verify_is_an_error(
+    whole: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.measure.worker.GRACE_S", 60.0)
     out = without(whole, tmp_path, "[cav]*.jsonl")
-    with pytest.raises(PipelineError, match=r"no time to verify anything; .* more --minutes"):
+    with pytest.raises(TooFewMinutes, match=r"no candidate was verified in .*--minutes \d+ or"):
         optimize(REQUEST, out, minutes=0.0)
+
+
+@pytest.mark.parametrize(
+    ("spin", "minutes"),
+    [
+        (SpinSource(opens_s=30), 0.02),
+        (SpinSource(hangs=0), 0.05),
+        (SpinSource(hangs=1), 0.05),
+        (SpinSource(is_reversed=True, opens_s=1.0, loads_s=1.0), 0.2),
+    ],
+)
+def test_slow_program_ends_in_time(spin: SpinSource, minutes: float, tmp_path: Path) -> None:
+    start = time.monotonic()
+    with suppress(TooFewMinutes):
+        optimize(spin_request(spin), tmp_path, minutes=minutes)
+    assert time.monotonic() - start < 60 * minutes + GRACE_S + 3
+
+
+@pytest.mark.parametrize(
+    ("spin", "problem"),
+    [(SpinSource(opens_s=30), "compiled"), (SpinSource(hangs=0), "measured")],
+)
+def test_limit_before_the_default_ran_names_the_minutes_and_the_command(
+    spin: SpinSource, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening takes s seconds or more, so 12 of them are asked for."""
+    request, words = spin_request(spin), ["optimize", "--program", "my step:f", "--minutes=0.1"]
+    monkeypatch.setattr("autotune.optimize.session.OptimizeRequest", lambda *_, **__: request)
+    monkeypatch.setattr("sys.argv", ["fast-or-slow", *words, "--out", str(tmp_path)])
+    start = time.monotonic()
+    *_, error = stderr_of(*words, "--out", tmp_path, expect=1)
+    asked = int(error.split()[-1])
+    assert 1 < asked <= math.ceil((time.monotonic() - start) * 12 / 60)
+    assert f"mine:step: the default was not {problem} in the 0.1 minutes; expected" in error
+    command = f"fast-or-slow optimize --program 'my step:f' --out {tmp_path} --minutes {asked}"
+    assert error.endswith(f"--minutes {asked} or more; the same command resumes with it: {command}")
 
 
 def ratios_of(paths: Iterable[Path], config: int = 2) -> list[float]:
@@ -194,17 +238,15 @@ def test_nothing_faster_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refuses", "minutes", "reason"),
+    ("spin", "reason"),
     [
-        (-1, 0.0, r"was not measured \(no time\); expected it to run within the time"),
-        (0, 10.0, "failed: ValueError: layout is not supported; expected it to run$"),
+        (SpinSource(refuses=0), "ValueError: layout is not supported; expected it to run$"),
+        (SpinSource(hangs=0), "not done after 2 s; .*; give more --timeout-s and another --out"),
     ],
 )
-def test_default_that_was_not_measured_is_an_error(
-    refuses: int, minutes: float, reason: str, tmp_path: Path
-) -> None:
-    with pytest.raises(PipelineError, match=f"the default {reason}"):
-        optimize(spin_request(SpinSource(refuses=refuses)), tmp_path, minutes=minutes)
+def test_default_that_fails_is_an_error(spin: SpinSource, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=f"the default failed: {reason}"):
+        optimize(spin_request(spin, timeout_s=2.0), tmp_path)
 
 
 def test_program_that_changes_between_processes_is_refused(tmp_path: Path) -> None:
