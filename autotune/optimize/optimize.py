@@ -138,6 +138,11 @@ class OptimizeResult:
     def is_faster(self) -> bool:
         return not self.why_not
 
+    @property
+    def usable(self) -> OptimizeCandidate | None:
+        """Return the best candidate if it is faster, or probably so."""
+        return self.best if self.best and (self.is_faster or self.best.is_probable) else None
+
 
 def optimize(request: OptimizeRequest, out: Path, *, minutes: float = 10.0) -> OptimizeResult:
     """Screen and verify candidates, and confirm finalists until one is faster.

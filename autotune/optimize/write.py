@@ -1,4 +1,4 @@
-"""The files that `optimize` writes: best.json and, if something is faster, apply.py.
+"""The files that `optimize` writes: best.json and, if something is faster or probably so, apply.py.
 
 `from DIR.apply import step` imports the faster function. The program of a file, and an edited
 module, is a `jax.export` artifact next to apply.py.
@@ -31,7 +31,7 @@ MAX_SHAPES = 80
 
 def write_result(result: OptimizeResult, out: Path) -> dict[str, Any]:
     """Write all files, best.json last, and return its content."""
-    content, best = as_json(result), result.best if result.is_faster else None
+    content, best = as_json(result), result.usable
     program, script = (best.description.program, apply_text(result, best)) if best else (None, "")
     for name, data in ((PROGRAM, program), (APPLY, script.encode())):
         if data:
@@ -45,12 +45,13 @@ def write_result(result: OptimizeResult, out: Path) -> dict[str, Any]:
 def as_json(result: OptimizeResult) -> dict[str, Any]:
     """Return a result as JSON, in milliseconds and as ratios over the default."""
     best, comparison, request = result.best, result.measured, result.request
-    used, together = best if result.is_faster else None, best and best.together
+    used, together = result.usable, best and best.together
     return {
         "program": request.program,
         "is_faster": result.is_faster,
+        "is_probable": bool(used and used.is_probable),
         "default_ms": comparison.default_ms,
-        "best_ms": used and comparison.default_ms * comparison.ratio.value,
+        "best_ms": comparison.default_ms * comparison.ratio.value if result.is_faster else None,
         "ratio": best and comparison.ratio.value,
         "ci95": best and list(comparison.ratio[1:]),
         "aa_ratio": comparison.same.value,
@@ -93,10 +94,12 @@ def apply_text(result: OptimizeResult, best: OptimizeCandidate) -> str:
     module, _, name = ("", "", "") if is_of_file else program.partition(":")
     ratio = f"{comparison.ratio.value:.2f} of the default's time"
     machine = f"one thread on {facts.get('cpu')}"
-    gain = f"{ratio} by {processes_text(comparison)}, {machine}{all_cores_text(best)}."
+    gain = f"{ratio} by {processes_text(comparison)}, {machine}{all_cores_text(best)}"
+    if best.is_probable:
+        gain = f"probably {gain}; {best.why_not}"
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
-        **{"program": program, "module": module, "name": name, "title": f"{program}: {gain}"},
+        **{"program": program, "module": module, "name": name, "title": f"{program}: {gain}."},
         is_file=is_of_file,
         has_program=bool(description.program),
         program_file=PROGRAM,
@@ -147,6 +150,7 @@ def summary_lines(result: OptimizeResult, out: Path) -> Iterator[str]:
         yield f"default     {default}; {reason}"
     if best:
         label = "faster      " if result.is_faster else "best tried  "
+        label = "probable    " if best.is_probable else label
         ratio = f"{ratio_text(best.comparison.ratio)} of the default's {default}"
         yield f"{label}{ratio}, {_evidence_text(best)}"
         yield f"by          {setting_text(best.description)}"
@@ -161,8 +165,8 @@ def summary_lines(result: OptimizeResult, out: Path) -> Iterator[str]:
     reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
     failure_text = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     yield f"tried       {n_tried} candidates{equal * (n_tried < n_drawn)}{failure_text}"
-    if best and result.is_faster:
-        yield f"use         {out / APPLY}"
+    if best := result.usable:
+        yield f"{'try' if best.is_probable else 'use'}         {out / APPLY}"
         if best.description.decisions.keys() == {"options"}:
             yield f'or          XLA_FLAGS="{xla_flags(best)}"'
 

@@ -46,11 +46,12 @@ def read_best(out: Path, name: str, search: str) -> dict[str, Any]:
 
 def program_row(name: str, out: Path) -> list[str]:
     best = read_best(out, name, SEARCHES[0])
-    options, together = best["decisions"].get("options", {}), best["on_all_cores"]
+    is_faster, together = best["is_faster"], best["on_all_cores"]
+    options = best["decisions"].get("options", {}) if is_faster else {}
     return [
         name,
         f"{best['default_ms']:.3f}",
-        ratio_text(Ratio(best["ratio"], *best["ci95"])) if best["is_faster"] else "none is faster",
+        ratio_text(Ratio(best["ratio"], *best["ci95"])) if is_faster else "none is faster",
         ratio_text(Ratio(best["aa_ratio"], *best["aa_ci95"])),
         ratio_text(Ratio(together["ratio"], *together["ci95"])) if together else "",
         "; ".join(f"`{option}={value}`" for option, value in options.items()),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -96,10 +97,16 @@ def test_interrupted_call_reports_its_state_and_resumes(
         patched.setattr("autotune.measure.worker.GRACE_S", 60.0)
         result = optimize(REQUEST, out, minutes=0.0)
     assert result.why_not.startswith(why_not) and result.is_faster == (not why_not)
-    (out / APPLY).touch()  # of an earlier call
     content = write_result(result, out)
     assert (content["best_ms"] is None, content["processes"]) == (bool(why_not), n_processes)
-    assert (out / APPLY).exists() == result.is_faster
+    assert content["is_probable"] == bool(why_not) and content["decisions"]
+    header = (out / APPLY).read_text().splitlines()[0]
+    labels = [line.split()[0] for line in summary_lines(result, out)]
+    if why_not:
+        assert "mine:step: probably 0." in header and why_not in header
+        assert not re.search("faster|verified", header)
+        assert labels == ["default", "probable", "by", "itself", "tried", "try", "or"]
+        assert content["xla_flags"] in [*summary_lines(result, out)][-1]
     simulate(monkeypatch, lambda setting, number: 0.6)
     assert optimize(REQUEST, out).is_faster
 
@@ -230,6 +237,7 @@ def test_figures_pool_all_processes_and_a_repeated_call_keeps_them(
 
 
 def test_nothing_faster_is_reported(tmp_path: Path) -> None:
+    (tmp_path / APPLY).touch()  # of an earlier call
     result = optimize(spin_request(), tmp_path)
     content = write_result(result, tmp_path)
     assert (content["is_faster"], content["best_ms"]) == (False, None)
@@ -382,6 +390,28 @@ def test_status_follows_from_the_measurements(
     assert bool(own.why_not) == (status is not Status.FASTER)
     if alone.gains:
         assert replace(own, together=None, needs_all_cores=False).status is Status.FASTER
+
+
+@pytest.mark.parametrize(
+    ("verified", "alone", "together", "is_probable"),
+    [
+        (compared(0.5, 0.1), None, None, True),
+        (compared(0.5, 0.3), None, None, False),
+        (compared(0.5, 0.1, Ratio(1.0, 0.5, 1.5)), None, None, False),
+        (compared(0.5, 0.1), compared(0.6, 0.5), None, True),
+        (compared(0.5, 0.1), compared(0.8, 0.5), None, False),
+        (compared(0.5, 0.1), compared(0.99, 0.01), None, False),
+        (compared(0.5, 0.1), compared(0.5, 0.1), None, True),
+        (compared(0.5, 0.1), compared(0.5, 0.1), compared(0.9, 0.2), True),
+        (compared(0.5, 0.1), compared(0.5, 0.1), compared(1.05, 0.2), False),
+        (compared(0.5, 0.1), compared(0.5, 0.1), compared(0.9, 0.02), False),  # faster
+    ],
+)
+def test_gain_is_probable_if_one_interval_is_far_below_1_and_nothing_speaks_against_it(
+    verified: Comparison, alone: Comparison | None, together: Comparison | None, is_probable: bool
+) -> None:
+    own = OptimizeCandidate((1,), "menu", verified=verified, alone=alone, together=together)
+    assert own.is_probable == is_probable
 
 
 def test_candidates_of_equal_code_are_one_and_the_simplest_wins() -> None:
