@@ -25,8 +25,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of a shell's backgro
 
 @pytest.fixture(scope="session", autouse=True)
 def store_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep packed graphs out of the project's own store, in child processes too."""
+    """Keep packed graphs out of the project's own store, in child processes too.
+
+    Results of `optimize` do not go to the user's cache folder.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("common.settings.USER_CACHE", tmp_path_factory.mktemp("cache"))
         patch.setenv("PIPELINE_STORE", str(tmp_path_factory.mktemp("store")))
         yield
 

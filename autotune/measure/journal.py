@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,14 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
         if number == 1:
             _check_header(path, values, header)
     return journal
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    """Return the first line of a journal with visits, or an empty dict."""
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    with suppress(ValueError):
+        return dict(json.loads(lines[0])) if len(lines) > 1 else {}
+    return {}
 
 
 def _check_header(path: Path, earlier: Mapping[str, Any], header: Mapping[str, Any]) -> None:

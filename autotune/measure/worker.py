@@ -48,8 +48,8 @@ NOT_DONE = "not done after"
 _FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")
 # An option of prctl on Linux: the kernel kills the worker when its parent ends.
 PR_SET_PDEATHSIG = 1
-# Opening a program may take 600 s, but no answer may come later than 5 s after the time limit.
-OPEN_TIMEOUT_S, GRACE_S = 600.0, 5.0
+# Opening a program may take 600 s, but no answer may come later than 2 s after the time limit.
+OPEN_TIMEOUT_S, GRACE_S = 600.0, 2.0
 KILL_WAIT_S = 10.0
 
 

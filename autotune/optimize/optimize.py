@@ -37,11 +37,14 @@ from autotune.optimize.candidate import (
 )
 from autotune.optimize.session import (
     MIN_ROUNDS,
+    SCREEN,
     OptimizeRequest,
     OptimizeSession,
+    TooFewMinutes,
     enough_time,
 )
-from autotune.optimize.strategies import SEARCH, search_for
+from autotune.optimize.stored import start_of, store_best, stored_path
+from autotune.optimize.strategies import SEARCH, STORED, search_for
 from autotune.plan import JOURNALS
 from autotune.spaces import note_unknown_options, why_without
 from common.errors import OutOfTime, PipelineError
@@ -94,14 +97,15 @@ class OptimizeResult:
     """All candidates of a call with their measurements.
 
     Attributes:
-        default: The default over itself, next to the finalists.
+        default: The default over itself, next to the finalists. None if nothing was verified, but
+            the stored candidate is confirmed.
     """
 
     request: OptimizeRequest
     description: Description
     screening: Screening
     candidates: list[OptimizeCandidate]
-    default: Comparison
+    default: Comparison | None
     default_description: Decisions
 
     @property
@@ -118,16 +122,21 @@ class OptimizeResult:
     @property
     def best(self) -> OptimizeCandidate | None:
         """Return the first confirmed candidate, or else the best finalist."""
-        if self.confirmed:
-            return self.confirmed[0]
         finalists = [c for c in self.finalists if c.status is not Status.FAILED]
-        able = [c for c in finalists if c.verified and not c.verified.loses] or finalists
+        probable = [c for c in finalists if c.is_probable]
+        for first in self.confirmed[:1]:
+            if first.status is Status.FASTER or first.is_probable or not probable:
+                return first
+        able = [c for c in finalists if c.verified and not c.verified.loses]
+        able = probable or able or finalists
         return _simplest_of_best(able) if able else None
 
     @property
     def measured(self) -> Comparison:
         """Return the comparison of the best candidate, or the default's with itself."""
-        return self.best.comparison if self.best else self.default
+        comparison = self.best.comparison if self.best else self.default
+        assert comparison, "something was measured"
+        return comparison
 
     @property
     def why_not(self) -> str:
@@ -144,46 +153,93 @@ class OptimizeResult:
         return self.best if self.best and (self.is_faster or self.best.is_probable) else None
 
 
-def optimize(request: OptimizeRequest, out: Path, *, minutes: float = 10.0) -> OptimizeResult:
+def optimize(
+    request: OptimizeRequest,
+    out: Path,
+    *,
+    minutes: float = 10.0,
+    cache: Path | None = None,
+    is_fresh: bool = False,
+) -> OptimizeResult:
     """Screen and verify candidates, and confirm finalists until one is faster.
 
     Args:
         out: Folder of the journals. The same call resumes, also with other `n_candidates`.
         minutes: Time limit. The search gets the time that verifying and confirming leave.
+        cache: Folder of the best settings of all programs. The call starts from the program's, and
+            stores a better one. None uses no folder.
+        is_fresh: Whether the call does not start from the stored setting.
 
     Raises:
         TooFewMinutes: The time was over before a candidate was verified.
     """
-    start = time.monotonic()
+    start_s = time.monotonic()
     with time_limit(minutes), request.start_worker() as worker:
-        with enough_time(f"{request.program}: the default was not compiled", minutes):
-            description = worker.describe()
-        session = OptimizeSession(request, out, worker, description)
-        note_unknown_options(description)
+        with enough_time(f"{request.program}: the default was not compiled", minutes, start_s):
+            session = OptimizeSession(request, out, worker, worker.describe())
+            default_description = session.describe(session.default)
+        note_unknown_options(session.description)
         # A confirming process opens the program, and compiles it up to twice more.
         n_processes = 1 + N_PROCESSES * (1 + session.needs_all_cores)
-        needed_s = n_processes * 2 * (time.monotonic() - start)
-        if missing := [space for space in request.spaces if space not in description.knobs]:
+        needed_s = n_processes * 2 * (time.monotonic() - start_s)
+        if missing := [space for space in request.spaces if space not in session.description.knobs]:
             reason = why_without(request.program, missing)
-            log.info(f"{reason}; continues with {', '.join(description.knobs)}")
+            log.info(f"{reason}; continues with {', '.join(session.description.knobs)}")
+        path = stored_path(session, cache) if cache else None
+        if path and not is_fresh:
+            session = replace(session, start=start_of(session, path))
         # This makes the folder, so it comes after the program was opened.
         with alone_in(out / JOURNALS):
-            with enough_time(f"{request.program}: the default was not measured", minutes):
+            with enough_time(f"{request.program}: the default was not measured", minutes, start_s):
                 visitor = visit_default(session)
+            start = _confirm_start(session)
             screening = screen(session, visitor, needed_s)
-            with enough_time(f"{request.program}: no candidate was verified", minutes):
-                default, verified = verify(session, screening)
-            for candidate in _confirm_order(session.measured(screening.candidates, verified)):
-                if confirm(session, candidate).status is Status.FASTER:
-                    break
-            candidates = session.measured(screening.candidates, verified)
-            default_description = session.describe(session.default)
-    return OptimizeResult(request, description, screening, candidates, default, default_description)
+            default, candidates = _verify_and_confirm(session, screening, start, minutes)
+    facts = session.description, screening, candidates, default, default_description
+    result = OptimizeResult(request, *facts)
+    if path:
+        store_best(session, path, result.usable, start.status if start else None)
+    return result
+
+
+def _confirm_start(session: OptimizeSession) -> OptimizeCandidate | None:
+    """Confirm the stored setting in fresh processes. The search gets the rest of the time."""
+    if not session.start:
+        return None
+    with time_limit((1 - SCREEN_SHARE) * seconds_left() / 60):
+        return confirm(session, OptimizeCandidate(session.start, STORED))
+
+
+def _verify_and_confirm(
+    session: OptimizeSession,
+    screening: Screening,
+    start: OptimizeCandidate | None,
+    minutes: float,
+) -> tuple[Comparison | None, list[OptimizeCandidate]]:
+    """Return the default over itself, and all candidates with their measurements."""
+    default, verified, least_ratio = None, dict[Setting, Comparison](), inf
+    candidates = screening.candidates
+    if start and start.setting not in {c.setting for c in candidates}:
+        candidates = [*candidates, start]
+    if start and start.status is Status.FASTER:
+        least_ratio = start.comparison.ratio.value - MIN_GAIN
+    problem = f"{session.request.program}: no candidate was verified"
+    try:
+        with enough_time(problem, minutes, time.monotonic()):
+            default, verified = verify(session, screening)
+    except TooFewMinutes:
+        if least_ratio == inf:
+            raise
+    for candidate in _confirm_order(session.measured(candidates, verified)):
+        is_better = candidate.comparison.ratio.value < least_ratio
+        if not is_better or confirm(session, candidate).status is Status.FASTER:
+            break
+    return default, session.measured(candidates, verified)
 
 
 def visit_default(session: OptimizeSession) -> Visitor:
     """Begin the screening. All ratios need the default, so it may take all of the time."""
-    request, journal = session.request, session.journal("screen")
+    request, journal = session.request, session.journal(SCREEN)
     log.info(f"screen: up to {request.n_candidates} candidates")
     visitor = Visitor(session.worker, journal, label=request.program, total=request.n_candidates)
     visitor.visit(0, SEARCH_ROUND, np.array(session.default))
@@ -271,12 +327,13 @@ def verify(
 
 def confirm(session: OptimizeSession, candidate: OptimizeCandidate) -> OptimizeCandidate:
     """Measure a candidate in more processes: on one thread, and on all cores if it gains."""
-    verified = {candidate.setting: candidate.comparison}
-    for _ in range(MAX_BATCHES):
+    verified = {candidate.setting: candidate.verified} if candidate.verified else {}
+    for batch in range(MAX_BATCHES):
         stage = candidate.open_stage
         if not stage or out_of_time():
             break
-        n_stages = 2 if session.needs_all_cores and stage == CONFIRM else 1
+        # A batch after the first needs all of the time, because half of it was too short.
+        n_stages = 2 if session.needs_all_cores and stage == CONFIRM and not batch else 1
         with time_limit(seconds_left() / n_stages / 60):
             _add_processes(session, stage, candidate.setting)
         (candidate,) = session.measured([candidate], verified)

@@ -50,6 +50,8 @@ from models.run_folder import missing_run
 
 # A process with fewer rounds is ignored.
 MIN_ROUNDS = 2
+# The journal of the screening.
+SCREEN = "screen"
 # The shortest call that confirms something: a process that screens, one that verifies, and those of
 # two stages. Each opens the program, and compiles it up to twice more.
 MIN_OPENINGS = 2 * (2 + 2 * MIN_PROCESSES)
@@ -65,18 +67,18 @@ class TooFewMinutes(PipelineError):  # noqa: N818
 
 
 @contextmanager
-def enough_time(problem: str, minutes: float) -> Iterator[None]:
+def enough_time(problem: str, minutes: float, start_s: float) -> Iterator[None]:
     """Turn OutOfTime of the block into an error that names the minutes to ask for.
 
     Args:
         problem: Work of one process that is not done.
         minutes: Time limit of the call.
+        start_s: Monotonic time at which that work began.
     """
-    start = time.monotonic()
     try:
         yield
     except OutOfTime:
-        spent_s = time.monotonic() - start
+        spent_s = time.monotonic() - start_s
         needed = ceil(max(2 * minutes, MIN_OPENINGS * spent_s / 60))
         raise TooFewMinutes(f"{problem} in the {minutes:g} minutes", needed) from None
 
@@ -142,12 +144,14 @@ class OptimizeSession:
 
     Attributes:
         worker: The process that screens. It stays open.
+        start: The best setting of an earlier call, from which the search starts.
     """
 
     request: OptimizeRequest
     out: Path
     worker: Session
     description: Description
+    start: Setting | None = None
     _decisions: dict[Setting, Decisions] = field(default_factory=dict)
 
     @property
@@ -167,6 +171,7 @@ class OptimizeSession:
             "seed": request.seed,
             "run": request.run,
             "search": request.search,
+            "start": list(self.start) if self.start else None,
             **self.description.facts,
             "program_digest": program_digest(self.description),
         }

@@ -26,6 +26,8 @@ from data.tree import GraphFile, collection_named
 
 # The source of candidates that a search draws or breeds.
 SEARCH = "search"
+# The source of the best setting of an earlier call.
+STORED = "stored"
 # Number of layouts that a ranker ranks, and number of proposals among them.
 N_RANKED, N_PICKS = 1_000, 15
 # The first compiler options, by knob and value. The order follows the gains on other programs.
@@ -64,7 +66,8 @@ def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
     guide = None
     if request.run and "layouts" in session.description.knobs:
         guide = partial(_rank_layouts, session)
-    proposals = [] if name == "genetic" else [*_proposals(session, guide)]
+    proposals = [(STORED, np.array(session.start))] if session.start else []
+    proposals += [] if name == "genetic" else _proposals(session, guide)
     first = np.array([session.default, *(setting for _, setting in proposals)])
     search = genetic_search(space, n_candidates, rng, first=first[:n_candidates], guide=guide)
     return search, ["default", *(source for source, _ in proposals)]

@@ -146,6 +146,9 @@ def optimize(
     timeout_s: Annotated[
         float, typer.Option(min=0.1, help="Time limit of a candidate, in seconds.")
     ] = 60.0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Do not start from the stored result of this program.")
+    ] = False,
     static: options.Static = None,
     arguments: options.Arguments = None,
     batch: options.Batch = None,
@@ -165,6 +168,7 @@ def optimize(
     from autotune.optimize.optimize import optimize as choose
     from autotune.optimize.session import OptimizeRequest, TooFewMinutes
     from autotune.programs.catalogue import ProgramInputs
+    from common.settings import USER_CACHE
 
     spaces = tuple(dict.fromkeys(space.split(",")))
     request = OptimizeRequest(
@@ -179,7 +183,8 @@ def optimize(
         inputs=ProgramInputs(tuple(static or ()), arguments, seed or 0, batch),
     )
     try:
-        result = choose(request, out, minutes=minutes)
+        cache = USER_CACHE / "fast-or-slow" / "optimize"
+        result = choose(request, out, minutes=minutes, cache=cache, is_fresh=fresh)
     except TooFewMinutes as error:
         words = re.sub(r" --minutes[ =]\S+", "", shlex.join(sys.argv[1:]))
         line = f"{error}: fast-or-slow {words} --minutes {error.minutes}"
