@@ -10,8 +10,8 @@ c configs, u distinct configs, m measured ones, b candidates.
 """
 
 import csv
-from collections.abc import Mapping, Sequence
-from itertools import product, zip_longest
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +52,8 @@ MEAN_VARIANCE = 100.0
 TYPICAL_SPREAD = 0.2
 # Of more measured configs or candidates, a part is used. This bounds time and memory.
 MAX_CONFIGS = 1024
+# Endings of tables. Only CSV files are read, and no packed ones.
+TABLES = {".csv", ".tsv", ".ods", ".xls", ".xlsx"}
 # Bytes at the start of a file that tell a text from a graph file.
 TEXT_START = 4096
 
@@ -67,7 +69,7 @@ class Measurement(FrozenConfig):
 
     config: NonNegativeInt
     config_hash: str = ""
-    runtime_ns: Annotated[PositiveFloat | None, BeforeValidator(lambda text: text.strip() or None)]
+    runtime_ns: Annotated[PositiveFloat | None, BeforeValidator(lambda text: text or None)]
 
 
 def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: int) -> list[int]:
@@ -175,8 +177,10 @@ def read_runtimes(path: Path, program: NamedGraph) -> list[tuple[int, float]]:
     hashes = config_hashes(program.graph).tolist()
     if not path.exists():
         raise missing_path(path, "a CSV file or a graph file with runtimes")
+    if {suffix.lower() for suffix in path.suffixes} & TABLES and path.suffix.lower() != ".csv":
+        raise PipelineError(f"{path}: expected a .csv file; save or unpack the table as one")
     if path.suffix.lower() == ".csv" or _is_text(path):
-        measurements = _read_csv(path, hashes)
+        measurements = _read_runtimes(path, hashes)
     else:
         graph = load_graph(path).graph
         row_of = {content: row for row, content in enumerate(hashes)}
@@ -200,43 +204,51 @@ def _is_text(path: Path) -> bool:
         return b"\0" not in file.read(TEXT_START)
 
 
-def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
-    """Check every row, and leave out those without a runtime."""
+def read_csv(
+    path: Path, columns: Sequence[str], *, required: Collection[str]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the place of each row of a CSV file, and its texts by column.
+
+    A short row lacks its last columns. Empty rows are left out.
+    """
     try:
-        reader = csv.reader(read_bytes(path).decode("utf-8-sig").splitlines(), strict=True)
-        names = next(reader, [])
-        _check_columns(names, path)
-        lines = [(reader.line_num, cells) for cells in reader]
+        lines = read_bytes(path).decode("utf-8-sig").splitlines() or [""]
     except UnicodeDecodeError:
         raise PipelineError(f"{path}: not UTF-8 text; save it as CSV in UTF-8") from None
+    names = _cells(lines[0], f"{path}: line 1")
+    if not {*required} <= {*names} <= {*columns} or len({*names}) < len(names):
+        requirement = f"expected {','.join(columns)}, with commas"
+        raise PipelineError(f"{path}: line 1: has {lines[0][:80]!r}; {requirement}")
+    for number, line in enumerate(lines[1:], start=2):
+        place = f"{path}: line {number}"
+        cells = _cells(line, place)
+        if len(cells) > len(names):
+            raise PipelineError(f"{place}: has {len(cells)} values; expected {len(names)}")
+        if any(cells):
+            yield place, dict(zip(names, cells, strict=False))
+
+
+def _cells(line: str, place: str) -> list[str]:
+    # A quote that is not closed is an error, so no value has two lines.
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], strict=True), [])]
     except csv.Error as error:
-        requirement = "expected values between commas"
-        raise PipelineError(f"{path}: line {reader.line_num}: {error}; {requirement}") from None
-    rows = [
-        _measurement(names, cells, hashes, f"{path}: line {number}")
-        for number, cells in lines
-        if any(map(str.strip, cells))
-    ]
+        raise PipelineError(f"{place}: {error}; expected values between commas") from None
+
+
+def _read_runtimes(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
+    """Check every row, and leave out those without a runtime."""
+    table = read_csv(path, [*Measurement.model_fields], required=("config", "runtime_ns"))
+    rows = [_measurement(row, hashes, place) for place, row in table]
     measurements = [(row.config, row.runtime_ns) for row in rows if row.runtime_ns is not None]
     if 0 < len(measurements) < len(rows):
         log.info(f"{path}: {len(rows) - len(measurements)} of {len(rows)} rows have no runtime")
     return measurements
 
 
-def _check_columns(names: Sequence[str], path: Path) -> None:
-    if not {"config", "runtime_ns"} <= {*names} or len({*names}) < len(names):
-        requirement = f"expected {','.join(Measurement.model_fields)}, with commas"
-        raise PipelineError(f"{path}: line 1: has {','.join(names)[:80]!r}; {requirement}")
-
-
-def _measurement(
-    names: Sequence[str], cells: Sequence[str], hashes: Sequence[int], place: str
-) -> Measurement:
-    if len(cells) > len(names):
-        raise PipelineError(f"{place}: has {len(cells)} values; expected {len(names)}")
+def _measurement(texts: Mapping[str, str], hashes: Sequence[int], place: str) -> Measurement:
     try:
-        table = dict(zip_longest(names, cells, fillvalue=""))
-        row = Measurement.from_table(table, source=place)
+        row = Measurement.from_table({"runtime_ns": "", **texts}, source=place)
     except UsageError as error:
         raise PipelineError(str(error)) from None
     if row.config >= len(hashes):

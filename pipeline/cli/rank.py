@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ensembles.ranking.rank import Ranked
     from submissions.run_report import RunReport
 
+DEFAULT = "as the compiler has it"  # without any option
 CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score")
 OTHER_KINDS = {"options": "compiler options", "fusion": "which results are kept apart"}
@@ -121,8 +123,17 @@ def _warm_ranker(run: Path, graph: "NamedGraph", trust: Sequence[str]) -> "Ensem
 @command
 def suggest(
     program: Annotated[
-        Path, typer.Option(help="Graph file (.npz), or any FILE of `rank`, with the configs.")
-    ],
+        Path | None,
+        typer.Option(help="Graph file (.npz), or any FILE of `rank`, with the configs."),
+    ] = None,
+    menu: Annotated[
+        str | None,
+        typer.Option(
+            "--options",
+            metavar="FILE.toml|builtin",
+            help="Compiler options with lists of values, to suggest settings of them instead.",
+        ),
+    ] = None,
     measured: Annotated[
         list[Path] | None,
         typer.Option(help="Runtimes so far: CSV, or a graph file with runtimes. Repeatable."),
@@ -146,7 +157,7 @@ def suggest(
     """Choose the configs to measure next.
 
     Measure them, pass the runtimes as --measured, and repeat. Without --measured, the ranker and
-    the compiler's own choice decide.
+    the compiler's own choice decide. With --options, settings of compiler options are chosen.
 
     Example: fast-or-slow suggest --program graph.npz --measured runs.csv --count 5 --out next.csv
     """
@@ -154,9 +165,17 @@ def suggest(
     from ensembles.ranking.program import load_graph
     from models.run_folder import read_config
 
+    if (program is None) == (menu is None):
+        raise UsageError("suggest: expected either --program FILE or --options FILE.toml")
     check_output("--out", out, ".csv")
     if out and out.exists():
         raise UsageError(f"--out {out}: exists, perhaps with runtimes; expected a new file")
+    if program is None:
+        if run or collection or candidates or trust:
+            idle = "--run, --collection, --candidates and --trust"
+            raise UsageError(f"--options {menu}: {idle} have no effect; leave them out")
+        _suggest_options(menu or "", measured or (), count, out, seed or 0, as_json=json)
+        return
     if run:
         read_config(run)
     graph = load_graph(program, collection=collection, batch=batch)
@@ -187,6 +206,37 @@ def suggest(
         _print_configs(entries)
     else:
         show("all configs are measured")
+
+
+def _suggest_options(
+    source: str, measured: Sequence[Path], count: int, out: Path | None, seed: int, *, as_json: bool
+) -> None:
+    from common.files import write_text
+    from ensembles.ranking.options import Setting, read_measured, read_menu, suggest_settings
+
+    menu = read_menu(source)
+    runtimes: dict[Setting, list[float]] = {}
+    for path in measured:
+        for setting, runtime_ns in read_measured(path, menu):
+            runtimes.setdefault(setting, []).append(runtime_ns)
+    settings = suggest_settings(menu, runtimes, count, seed=seed)
+    means = {setting: sum(values) / len(values) for setting, values in runtimes.items()}
+    best = min(means, key=means.__getitem__, default=None)
+    best = best if best and means[best] < inf else None
+    text = menu.request_text(settings)
+    if out and settings:
+        write_text(out, text)
+    if as_json:
+        entries = [{"xla_flags": menu.flags(s), "options": menu.values(s)} for s in settings]
+        print_json({"best": best and menu.flags(best), "settings": entries})
+        return
+    if best:
+        show(f"best        {means[best]:.0f} ns, {menu.flags(best) or DEFAULT}")
+    show(*[f'XLA_FLAGS="{menu.flags(setting)}"' for setting in settings])
+    if not settings:
+        show("all settings are measured")
+    elif not out:
+        show("", *text.splitlines())
 
 
 def _explanation_of(ranker: "Ensemble", ranking: "Ranked", rank: int) -> "Explanation":
