@@ -49,7 +49,7 @@ def stored_path(session: OptimizeSession, folder: Path) -> Path:
 
 
 def start_of(session: OptimizeSession, path: Path) -> Setting | None:
-    """Return the setting to start from, and log where it is from. None if there is none.
+    """Return the setting to start from, and log its file. None if there is no sound file.
 
     A search that resumes has the start of its first call.
     """
@@ -58,34 +58,25 @@ def start_of(session: OptimizeSession, path: Path) -> Setting | None:
     if not path.exists():
         return None
     try:
-        stored = _read(path, session)
+        with open_regular(path) as file:
+            content = file.read(MAX_BYTES)
+        stored = StoredBest.from_table(json.loads(content), source="content")
+        n_options, setting = session.description.n_options, stored.setting
+        is_legal = len(setting) == len(n_options) and any(setting) and (setting < n_options).all()
+        # The menu of another version may have other decisions.
+        if not is_legal or stored != _stored(session, setting, stored.ratio):
+            raise PipelineError("another program, machine or setting")
     except (PipelineError, ValueError, RecursionError, ConfigFailed) as error:
         log.info(f"note: {path}: is ignored: {error}; expected a result of this program")
         return None
     ratio = f"{stored.ratio:.2f} of the default's time"
     log.info(f"note: {path}: has a result of an earlier call, {ratio}; --fresh ignores it")
-    return stored.setting
+    return setting
 
 
-def _read(path: Path, session: OptimizeSession) -> StoredBest:
-    with open_regular(path) as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES} bytes")
-    stored = StoredBest.from_table(json.loads(content), source="content")
-    n_options, setting = session.description.n_options, stored.setting
-    if stored.program != fingerprint(session):
-        raise ValueError("another program or machine")
-    if len(setting) != len(n_options) or not any(setting) or (setting >= n_options).any():
-        raise ValueError("a setting that the program does not have")
-    if stored.decisions != _decisions(session, setting):
-        raise ValueError("decisions that its setting does not have")
-    return stored
-
-
-def _decisions(session: OptimizeSession, setting: Setting) -> dict[str, Any]:
-    decisions: dict[str, Any] = json.loads(json.dumps(session.describe(setting).decisions))
-    return decisions
+def _stored(session: OptimizeSession, setting: Setting, ratio: float) -> StoredBest:
+    facts = {"program": fingerprint(session), "decisions": session.describe(setting).decisions}
+    return StoredBest.from_table({**facts, "setting": setting, "ratio": ratio}, source="result")
 
 
 def store_best(
@@ -99,11 +90,7 @@ def store_best(
     """
     try:
         if best and (best.status is Status.FASTER or not path.exists()):
-            setting, ratio = best.setting, best.comparison.ratio.value
-            decisions = _decisions(session, setting)
-            content = StoredBest(
-                program=fingerprint(session), setting=setting, decisions=decisions, ratio=ratio
-            )
+            content = _stored(session, best.setting, best.comparison.ratio.value)
             write_text(path, content.model_dump_json(indent=1) + "\n")
         elif start in (Status.SLOWER, Status.NO_GAIN, Status.LOSS, Status.FAILED):
             path.unlink(missing_ok=True)

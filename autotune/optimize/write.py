@@ -24,6 +24,7 @@ from autotune.same_outputs import TOLERANCE
 from common.files import write_bytes, write_text
 from common.pages import render_page
 
+CONDITIONS = {"tolerance": TOLERANCE, "threads": 1}
 BEST, APPLY, PROGRAM = "best.json", "apply.py", "program.jax_export"
 # Characters of the arguments' shapes in apply.py.
 MAX_SHAPES = 80
@@ -72,8 +73,7 @@ def as_json(result: OptimizeResult) -> dict[str, Any]:
         },
         "spaces": list(result.description.knobs),
         "seed": request.seed,
-        "tolerance": TOLERANCE,
-        "threads": 1,
+        **CONDITIONS,
         "on_all_cores": together
         and {
             "ratio": together.ratio.value,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from ensembles.ranking.rank import Ranked
     from submissions.run_report import RunReport
 
-DEFAULT = "as the compiler has it"  # without any option
 CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score")
 OTHER_KINDS = {"options": "compiler options", "fusion": "which results are kept apart"}
@@ -170,33 +170,31 @@ def suggest(
     check_output("--out", out, ".csv")
     if out and out.exists():
         raise UsageError(f"--out {out}: exists, perhaps with runtimes; expected a new file")
+    if menu and (run or collection or candidates or trust):
+        idle = "--run, --collection, --candidates and --trust have no effect; leave them out"
+        raise UsageError(f"--options {menu}: {idle}")
     if program is None:
-        if run or collection or candidates or trust:
-            idle = "--run, --collection, --candidates and --trust"
-            raise UsageError(f"--options {menu}: {idle} have no effect; leave them out")
         _suggest_options(menu or "", measured or (), count, out, seed or 0, as_json=json)
         return
     if run:
         read_config(run)
     graph = load_graph(program, collection=collection, batch=batch)
     graph = _with_candidates(graph, candidates, seed or 0)
-    from ensembles.ranking.rank import rank as rank_configs
-    from ensembles.ranking.rank import ranker_for
-    from ensembles.ranking.suggest import read_runtimes, request_text
-    from ensembles.ranking.suggest import suggest as choose
+    from ensembles.ranking import rank as ranks
+    from ensembles.ranking import suggest as module
 
     runtimes: dict[int, list[float]] = {}
     for path in measured or ():
-        for config, runtime_ns in read_runtimes(path, graph):
+        for config, runtime_ns in module.read_runtimes(path, graph):
             runtimes.setdefault(config, []).append(runtime_ns)
-    ranking = rank_configs(ranker_for(run, graph, trust or ()), graph)
+    ranking = ranks.rank(ranks.ranker_for(run, graph, trust or ()), graph)
     _note_platform(_report_of(run), graph)
-    rows = choose(ranking.scores, graph.graph, runtimes, count)
+    rows = module.suggest(ranking.scores, graph.graph, runtimes, count)
     entries = [{"rank": ranking.place(row), "config": row} | ranking.spelled(row) for row in rows]
     means = {config: sum(values) / len(values) for config, values in runtimes.items()}
     best = min(means, key=means.__getitem__, default=None)
     if out and rows:
-        write_text(out, request_text(rows, graph.graph))
+        write_text(out, module.request_text(rows, graph.graph))
     if json:
         print_json({"name": graph.name, "best": best, "configs": entries})
         return
@@ -212,30 +210,26 @@ def _suggest_options(
     source: str, measured: Sequence[Path], count: int, out: Path | None, seed: int, *, as_json: bool
 ) -> None:
     from common.files import write_text
-    from ensembles.ranking.options import Setting, read_measured, read_menu, suggest_settings
+    from ensembles.ranking import options as module
 
-    menu = read_menu(source)
-    runtimes: dict[Setting, list[float]] = {}
-    for path in measured:
-        for setting, runtime_ns in read_measured(path, menu):
-            runtimes.setdefault(setting, []).append(runtime_ns)
-    settings = suggest_settings(menu, runtimes, count, seed=seed)
-    means = {setting: sum(values) / len(values) for setting, values in runtimes.items()}
-    best = min(means, key=means.__getitem__, default=None)
-    best = best if best and means[best] < inf else None
-    text = menu.request_text(settings)
+    menu, runtimes = module.read_menu(source), dict[tuple[int, ...], list[float]]()
+    for setting, runtime_ns in chain(*(module.read_measured(path, menu) for path in measured)):
+        runtimes.setdefault(setting, []).append(runtime_ns)
+    settings = module.suggest_settings(menu, runtimes, count, seed=seed)
+    means = {s: sum(ns) / len(ns) for s, ns in runtimes.items() if inf not in ns}
+    best = min(means, key=means.__getitem__, default=())
+    flags = [module.option_flags(menu, setting) for setting in settings]
+    text = module.request_text(menu, settings)
     if out and settings:
         write_text(out, text)
     if as_json:
-        entries = [{"xla_flags": menu.flags(s), "options": menu.values(s)} for s in settings]
-        print_json({"best": best and menu.flags(best), "settings": entries})
+        print_json({"best": module.option_flags(menu, best) if best else None, "xla_flags": flags})
         return
     if best:
-        show(f"best        {means[best]:.0f} ns, {menu.flags(best) or DEFAULT}")
-    show(*[f'XLA_FLAGS="{menu.flags(setting)}"' for setting in settings])
-    if not settings:
-        show("all settings are measured")
-    elif not out:
+        name = module.option_flags(menu, best) or "as the compiler has it"
+        show(f"best        {means[best]:.0f} ns, {name}")
+    show(*[f'XLA_FLAGS="{setting}"' for setting in flags] or ["all settings are measured"])
+    if settings and not out:
         show("", *text.splitlines())
 
 

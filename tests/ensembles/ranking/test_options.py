@@ -12,16 +12,17 @@ import pytest
 from common.errors import PipelineError
 from ensembles.ranking.options import (
     BUILTIN,
-    OptionMenu,
+    Menu,
     Setting,
     option_correlations,
+    option_flags,
     read_measured,
     read_menu,
     suggest_settings,
 )
 from tests.support.command_line import call, stderr_of
 
-MENU = OptionMenu({f"xla_{name}": ("", "true") for name in "abcdefgh"})
+MENU = {f"xla_{name}": ("", "true") for name in "abcdefgh"}
 SETTINGS = [*product(range(2), repeat=8)]
 N_SEEDS, N_MEASURED, BATCH = 10, 24, 8
 
@@ -32,7 +33,7 @@ def additive_table(rng: np.random.Generator) -> dict[Setting, float]:
     return {setting: float(1e6 * np.exp(effects @ setting)) for setting in SETTINGS}
 
 
-def ask_and_tell(menu: OptionMenu, table: Mapping[Setting, float], seed: int) -> set[Setting]:
+def ask_and_tell(menu: Menu, table: Mapping[Setting, float], seed: int) -> set[Setting]:
     """Return the settings that are measured in three batches, with a noise of 2 %."""
     rng, runtimes = np.random.default_rng(seed), dict[Setting, list[float]]()
     while len(runtimes) < N_MEASURED:
@@ -83,7 +84,7 @@ def test_first_batch_has_the_default_and_all_values_and_repeats_are_pooled() -> 
 
 def test_large_space_is_searched_from_the_fastest_settings() -> None:
     """12 options of 3 values are 531,441 settings."""
-    menu = OptionMenu({f"x{n}": ("", "1", "2") for n in range(12)})
+    menu = {f"x{n}": ("", "1", "2") for n in range(12)}
     effects, runtimes = (
         np.random.default_rng(0).normal(0, 0.1, (12, 3)),
         dict[Setting, list[float]](),
@@ -107,8 +108,8 @@ def test_correlations_are_shares_of_equal_options_and_their_exponentials() -> No
 
 def test_builtin_menu_has_the_options_of_optimize() -> None:
     menu = read_menu(BUILTIN)
-    assert menu.texts["xla_cpu_prefer_vector_width"] == ("", "512", "128")
-    assert menu.flags((1, 2, 0, 1, 0, 0)) == (
+    assert menu["xla_cpu_prefer_vector_width"] == ("", "512", "128")
+    assert option_flags(menu, (1, 2, 0, 1, 0, 0)) == (
         "--xla_disable_hlo_passes=dot-library-rewriter --xla_cpu_prefer_vector_width=128 "
         "--xla_cpu_use_fusion_emitters=false"
     )
@@ -118,13 +119,13 @@ def test_builtin_menu_has_the_options_of_optimize() -> None:
     ("text", "fault"),
     [
         ("", "has 0 options; expected 1 to 64, such as xla_cpu_prefer_vector_width = [128, 512]"),
-        ("a = 1", "'a': is 1; expected a list of values"),
-        ("a = []", "'a': is []; expected a list"),
-        ("[a]\nb = [1]", "'a': is {'b': [1]}; expected a list"),
-        ('"--a" = [1]', "'--a': no name of an option"),
-        ("a = [true, 'True']", "'a': repeats a value"),
-        ("a = ['$(rm x)']", "'a': has the value '$(rm x)'; expected true, false, a number"),
-        ("a = [[1]]", "'a': has the value [1]"),
+        ("a = 1", "'a' is 1; expected a name without -- and a list of different values"),
+        ("a = []", "'a' is []; expected a name"),
+        ("[a]\nb = [1]", "'a' is {'b': [1]}; expected a name"),
+        ('"--a" = [1]', "'--a' is [1]; expected a name"),
+        ("a = [true, 'True']", "'a' is [True, 'True']; expected a name"),
+        ("a = ['$(rm x)']", "'a' is ['$(rm x)']; expected a name"),
+        ("a = [[1]]", "'a' is [[1]]; expected a name"),
         ("a = [1", "not a TOML file"),
     ],
 )
@@ -141,24 +142,24 @@ def test_fault_of_a_menu_is_one_line(text: str, fault: str, tmp_path: Path) -> N
     [
         ("a,b\n1,2\n", "line 1: has 'a,b'; expected a,b,runtime_ns, with commas"),
         ("a,b,c,runtime_ns\n", "line 1: has 'a,b,c,runtime_ns'; expected a,b,runtime_ns"),
-        ("a,b,runtime_ns\n", "has no measured settings; expected a row of each"),
         ("a,b,runtime_ns\n1,,5\n,3,5\n", "line 3: column 'b' is '3'; expected true, x,y, or empty"),
         ("a,b,runtime_ns\n1,,fast\n", "line 2: runtime_ns is 'fast'; expected a positive number"),
         ("a,b,runtime_ns\n1,,nan\n", "line 2: runtime_ns is 'nan'; expected a positive"),
         ("a,b,runtime_ns\n1,,-1\n", "line 2: runtime_ns is '-1'; expected a positive"),
-        ("a,b,runtime_ns\n1,true\n", "line 2: has 2 values; expected 3"),
+        ("a,b,runtime_ns\n1,true\n", "line 2: runtime_ns is 'missing'; expected a positive"),
+        ("a,runtime_ns,b\n1,3\n", "line 2: column 'b' is 'missing'; expected true"),
         ("a,b,runtime_ns\n1,true,3,4\n", "line 2: has 4 values; expected 3"),
     ],
 )
 def test_fault_of_a_table_is_one_line(text: str, fault: str, tmp_path: Path) -> None:
-    menu, path = OptionMenu({"a": ("", "1"), "b": ("", "true", "x,y")}), tmp_path / "runs.csv"
+    menu, path = {"a": ("", "1"), "b": ("", "true", "x,y")}, tmp_path / "runs.csv"
     path.write_text(text)
     with pytest.raises(PipelineError, match=re.escape(f"{path}: {fault}")):
         read_measured(path, menu)
 
 
 def test_table_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
-    menu, path = OptionMenu({"a": ("", "1"), "b": ("", "true", "x,y")}), tmp_path / "runs.csv"
+    menu, path = {"a": ("", "1"), "b": ("", "true", "x,y")}, tmp_path / "runs.csv"
     path.write_bytes(
         b'\xef\xbb\xbfruntime_ns,b,a\r\n5,TRUE,1\r\n6, ,\r\n,"x,y",1\r\n,,\r\n5e3,true,1\r\n'
     )
@@ -179,9 +180,10 @@ def test_command_asks_and_is_told(tmp_path: Path) -> None:
     told = call(*words, "--measured", runs)
     best = flags.splitlines()[-1].removeprefix('XLA_FLAGS="').removesuffix('"')
     assert told.startswith(f"best        6 ns, {best}\n")
-    settings = json.loads(call(*words, "--measured", runs, "--json"))["settings"]
-    assert [f'XLA_FLAGS="{s["xla_flags"]}"' for s in settings] == told.splitlines()[1:5]
-    assert not {s["xla_flags"] for s in settings} & {line[11:-1] for line in flags.splitlines()}
+    again = json.loads(call(*words, "--measured", runs, "--json"))
+    lines = [f'XLA_FLAGS="{setting}"' for setting in again["xla_flags"]]
+    assert again["best"] == best and lines == told.splitlines()[1:5]
+    assert not {*lines} & {*flags.splitlines()}
     for more, fault in {
         ("--program", "x.npz"): "expected either --program FILE or --options FILE.toml",
         ("--run", "runs/first"): "--trust have no effect; leave them out",
