@@ -17,6 +17,7 @@ from data.hlo.files import unpack
 from data.hlo.formats import split_modules
 from data.hlo.programs import read_programs
 from data.tree import GraphFile, collection_named
+from ensembles.ranking.options import read_measured, read_menu
 from ensembles.ranking.program import NamedGraph, load_graph
 from ensembles.ranking.suggest import read_runtimes
 from models.config.recipe import load_recipe
@@ -25,6 +26,8 @@ from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 
 MAX_MESSAGE = 4_000  # characters
+MENU = b"xla_a = [true, false]\nxla_b = [1, 0.5, 'x,y']\n"
+SETTINGS = b'xla_a,xla_b,runtime_ns\ntrue,"x,y",1e3\n,0.5,\n'
 
 
 class Door(NamedTuple):
@@ -55,6 +58,10 @@ def try_door(door: Door, content: bytes, path: Path) -> None:
         assert message.splitlines() == [message], message
         assert len(message) <= MAX_MESSAGE, len(message)
         assert path.stem in message, message
+
+
+def _enter_settings(path: Path) -> None:
+    read_measured(path, {"xla_a": ("", "true", "false"), "xla_b": ("", "1", "0.5", "x,y")})
 
 
 def _enter_npz(path: Path) -> None:
@@ -138,6 +145,8 @@ def _recipe_seeds() -> Iterator[bytes]:
 DOORS = {
     "npz": Door(".npz", _enter_npz, _npz_seeds, 1 << 20),
     "measured": Door(".csv", lambda p: read_runtimes(p, _graph()), _measured_seeds, 1 << 12),
+    "menu": Door(".toml", lambda p: read_menu(str(p)), lambda: iter([MENU]), 1 << 12),
+    "settings": Door(".csv", _enter_settings, lambda: iter([SETTINGS]), 1 << 12),
     "text": Door(".mlir", _enter_text, _text_seeds, 1 << 16),
     "hlo": Door(".pb", read_programs, _hlo_seeds, 1 << 18),
     "submission": Door(".csv", _enter_submission, _submission_seeds, 1 << 18),
