@@ -175,10 +175,10 @@ def read_runtimes(path: Path, program: NamedGraph) -> list[tuple[int, float]]:
         Config and runtime in ns of each measurement. inf is a config that failed.
     """
     hashes = config_hashes(program.graph).tolist()
-    if not path.exists():
-        raise missing_path(path, "a CSV file or a graph file with runtimes")
     if {suffix.lower() for suffix in path.suffixes} & TABLES and path.suffix.lower() != ".csv":
         raise PipelineError(f"{path}: expected a .csv file; save or unpack the table as one")
+    if not path.exists():
+        raise missing_path(path, "a CSV file or a graph file with runtimes")
     if path.suffix.lower() == ".csv" or _is_text(path):
         measurements = _read_runtimes(path, hashes)
     else:

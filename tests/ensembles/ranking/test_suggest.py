@@ -178,7 +178,10 @@ def test_lines_of_a_file_are_checked(tiny_tree: Path, tmp_path: Path) -> None:
         f"{header}\n9999{line[1:]}": f"line 2: config 9999; expected 0..{last}",
         f"{header}\n1{line[1:]}": "line 2: config 1 has another hash; expected the same program",
         f"{header}\n{line}\n2": "has no runtimes",
-        f'{header}\n{line}"9\n{line}5\n': "line 3: unexpected end of data",
+        f'{header}\n"{line}9\n{line}5\n': "line 2: unexpected end of data",
+        f'{header}\n"{line}9\n"{line}5\n': "line 2: unexpected end of data",
+        f'{header}\n{line}"9\n{line}5\n': "line 2: unexpected end of data",
+        f'{header}\n{line}"9\n"\n': "line 2: unexpected end of data",
         f'{header}\n{line}9"\n{line}5\n': "line 2: key 'runtime_ns' is '9\"'",
         f'{header}\n"2"x{line[1:]}9\n': "line 2: ',' expected after '\"'",
         f"{header}\n{line}NA\n": "line 2: key 'runtime_ns' is 'NA'",
@@ -193,6 +196,9 @@ def test_lines_of_a_file_are_checked(tiny_tree: Path, tmp_path: Path) -> None:
     path.write_text(f"{header}\n{line}7", encoding="utf-16")
     with pytest.raises(PipelineError, match="not UTF-8 text; save it as CSV in UTF-8"):
         read_runtimes(path, named)
+    for name in ("next.csv.gz", "next.xlsx", "next.tsv"):
+        with pytest.raises(PipelineError, match=f"{name}: expected a .csv file; save or unpack"):
+            read_runtimes(tmp_path / name, named)
 
 
 def test_rows_without_a_runtime_are_counted(
