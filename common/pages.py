@@ -43,21 +43,20 @@ def library() -> str:
     return f'const PLOTLY = "{packed}";\n'
 
 
-def write_charts(
-    path: Path,
-    title: str,
-    note: str,
-    charts: Sequence[Chart],
-    *,
-    kind: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-) -> None:
-    """Write a page of charts, and a table of a kind of things below them. It needs no network."""
-    cells = [{"cells": list(row), "href": None} for row in rows]
-    facts = {"title": title, "note": note, "charts": charts, "columns": columns, "rows": cells}
-    text = render_page(PARTS / "charts.html.j2", **facts, kind=kind, library=library())
-    write_text(path, text)
+def groups_of(points: Iterable[tuple[str, str, object, float]]) -> dict[str, dict[str, list[Any]]]:
+    """Return the points of charts by group: group, name of the point, x and y."""
+    groups: dict[str, dict[str, list[Any]]] = {}
+    for group, *point in points:
+        columns = groups.setdefault(group, {"names": [], "x": [], "y": []})
+        for column, value in zip(columns.values(), point, strict=True):
+            column.append(value)
+    return groups
+
+
+def write_charts(path: Path, title: str, note: str, charts: Sequence[Chart]) -> None:
+    """Write a page of charts, which needs no network."""
+    facts = {"title": title, "note": note, "charts": charts, "library": library()}
+    write_text(path, render_page(PARTS / "charts.html.j2", **facts))
 
 
 def render_page(template: Path, **values: object) -> str:

@@ -1,13 +1,13 @@
 """The submission of a run as Kaggle lists it, stored in the run folder.
 
-The description of each submission ends with the hash of its file. So the list of Kaggle shows which
-run a score belongs to, also if another machine has sent the file.
+The description of each submission ends with the hash of its file, so the list names the run.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -51,11 +51,8 @@ def store_sent(file: Path, listed: Iterable[Submission]) -> bool:
     digest = digest_of(file)
     sent = [row for row in listed if is_of(row, digest)]
     if sent:
-        from pydantic import TypeAdapter
-
         best = next((row for row in sent if row.public_score is not None), sent[0])
-        text = TypeAdapter(Submission).dump_json(best, indent=1).decode()
-        write_text(file.with_name(SENT), f"{text}\n")
+        write_text(file.with_name(SENT), json.dumps(asdict(best), indent=1, default=str) + "\n")
     return bool(sent)
 
 

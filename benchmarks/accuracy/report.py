@@ -1,4 +1,4 @@
-"""Write the page on accuracy: a table and a picture per task, from the JSON files of the cells."""
+"""Write the page on accuracy: two tables per task, from the JSON files of the cells."""
 
 import json
 import math
@@ -28,12 +28,11 @@ SLOWDOWNS = {
     **{"slowdown@1": "slowdown@1", "slowdown@5": "@5", "slowdown@10": "@10"},
     DIVERSIFIED: "diversified @5",
 }
-# Columns by kind of config. The picture shows the first one.
+# Columns by kind of config.
 LABELS = {
     "layout": {**RANKED, **SLOWDOWNS},
     "tile": {"tile_score": "tile score", **RANKED, **SLOWDOWNS},
 }
-PICTURES = {"layout": "accuracy.png", "tile": "accuracy-tiles.png"}
 # The README's picture: layouts of held-out families, by these contenders.
 OVERVIEW = "overview.png"
 OVERVIEW_LABELS = {
@@ -48,8 +47,6 @@ RIVALS = (BASELINE, "layout_linear", "layout_boosting")
 N_FIRST = 52
 # Columns of the first table of a task, after the differences. The second table has all metrics.
 MEANS = ("tau", "tile score", "slowdown@1", "diversified @5")
-# A phone shows the picture at 70 % of its size, with text of 12 pixels.
-WIDTH_INCHES, ROW_INCHES, TITLE_INCHES, FONT_POINTS = 4.6, 0.26, 0.9, 11
 
 
 class Estimate(NamedTuple):
@@ -154,26 +151,14 @@ def read_cells(out: Path) -> list[CellResult]:
 
 
 def write_report(cells: Sequence[CellResult], folder: Path) -> None:
-    """Write accuracy.md and its pictures."""
+    """Write accuracy.md, and the picture of the README."""
     by_task = by_contender(cells)
-    pictures = []
-    for kind, file_name in PICTURES.items():
-        metric, label = next(iter(LABELS[kind].items()))
-        panels = {
-            f"{TASKS[task].title}\n{label}": {n: estimate_of(c, metric) for n, c in by_name.items()}
-            for task, by_name in by_task.items()
-            if TASKS[task].kind == kind
-        }
-        if panels:
-            draw(panels, folder / file_name)
-            pictures.append(file_name)
     draw_overview(by_task.get("layouts", {}), folder / OVERVIEW)
     write_page(
         "accuracy",
         folder,
         shown={name for by_name in by_task.values() for name in by_name},
         parts=[table_of(task, by_name) for task, by_name in by_task.items()],
-        pictures=pictures,
         by_choice=choice_rows(by_task.get("layouts", {})),
         own_models=custom_models(cells),
         keys_set=sorted({(", ".join(c["set"]), c["candidate"]) for c in cells if c.get("set")}),
@@ -200,7 +185,8 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
         leads = ["–"] * len(lead_metrics) if name == DEFAULT else leads
         train_s = np.mean([cell["train_cpu_s"] for cell in cells])
         rank_s = np.mean([g["rank_cpu_s"] for cell in cells for g in cell["graphs"].values()])
-        rows.append([name, *leads, *means_of(texts)])
+        means = [texts[label].partition(" [")[0] for label in texts if label in MEANS]
+        rows.append([name, *leads, *means])
         costs = (f"{train_s:,.1f}", f"{rank_s:.2f}")
         intervals.append([name, f"{len(cells)}", *texts.values(), *costs])
     last_cells = list(by_name.values())[-1]
@@ -208,11 +194,10 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
     again = [graph["again_tau"] for graph in graphs if graph["again_tau"]]
     noise = [g["noise"] for cell in last_cells for g in cell["graphs"].values() if g.get("noise")]
     leads = [f"{DEFAULT} − it: {labels[metric]}" for metric in lead_metrics]
-    means = [label for label in labels.values() if label in MEANS]
     return {
         "task": task,
         "title": TASKS[task].title,
-        "header": ["model", *leads, *means],
+        "header": ["model", *leads, *(label for label in labels.values() if label in MEANS)],
         "rows": rows,
         "interval_header": ["model", "seeds", *labels.values(), "training CPU s", "ranking CPU s"],
         "intervals": intervals,
@@ -222,11 +207,6 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
         "revisions": ", ".join(sorted({str(cell["revision"]) for cell in last_cells})),
         "noise": noise and {key: np.mean([entry[key] for entry in noise]) for key in noise[0]},
     }
-
-
-def means_of(texts: Mapping[str, str]) -> list[str]:
-    """Return the cells of the first table from cells with intervals by column."""
-    return [text.partition(" [")[0] for label, text in texts.items() if label in MEANS]
 
 
 def choice_rows(by_name: ByName) -> list[list[str]]:
@@ -259,26 +239,6 @@ def first_measured() -> set[str]:
     """Return the layout graphs that choices used, which are the first in the sample's manifest."""
     layouts = [name for name in sample_families(SAMPLE) if name.startswith("layout:")]
     return set(layouts[:N_FIRST])
-
-
-def draw(panels: Mapping[str, Mapping[str, Estimate]], path: Path) -> None:
-    """Draw a panel per task with a row per contender, the simplest on top, in one column."""
-    heights = [TITLE_INCHES + ROW_INCHES * len(rows) for rows in panels.values()]
-    total, top = sum(heights), 1.0
-    with picture(path, (WIDTH_INCHES, total)) as figure:
-        for (title, estimates), height in zip(panels.items(), heights, strict=True):
-            figure.text(0.02, top - 0.1 / total, title, va="top", fontsize=FONT_POINTS)
-            inner = ROW_INCHES * len(estimates) / total
-            axes = figure.add_axes((0.46, top - 0.52 / total - inner, 0.5, inner))
-            axes.axvline(list(estimates.values())[-1].mean, color=FAINT, linestyle="--")
-            for row, (mean, *ends) in enumerate(estimates.values()):
-                axes.plot(ends, [row] * 2, color=OURS, linewidth=5, alpha=0.35)
-                axes.plot(mean, row, "o", color=OURS, markersize=6)
-            axes.set_yticks(range(len(estimates)), list(estimates))
-            axes.set_ylim(len(estimates) - 0.4, -0.6)
-            axes.locator_params(axis="x", nbins=4)
-            axes.tick_params(labelsize=FONT_POINTS)
-            top -= height / total
 
 
 def draw_overview(by_name: ByName, path: Path) -> None:

@@ -11,7 +11,6 @@ from common.errors import PipelineError, blame
 from common.files import missing_path
 from pipeline.cli import options
 from pipeline.cli.console import (
-    Rows,
     check_output,
     command,
     print_json,
@@ -77,21 +76,22 @@ def runs(
             rows.append(_run_row(path))
         except PipelineError as error:
             errors.append(str(error))
-    names = list(dict.fromkeys(name for row in rows for name in row["values"]))
-    header = ("folder", "state", "recipe", "seeds", "revision", "score", *KAGGLE, *names)
-    lines = [
-        (
-            *(str(row["folder"]), row["state"], row["recipe"] or "-"),
-            *(" ".join(map(str, row["seeds"])) or "-", (row["revision"] or "-")[:12]),
-            *(row["score"], *map(row.get, KAGGLE.values()), *map(row["values"].get, names)),
-        )
-        for row in rows
-    ]
     if html:
-        _write_runs_page(html, folder, header, rows, lines)
+        _write_runs_page(html, folder, rows)
     if json:
         print_json(rows)
     elif rows:
+        names = list(dict.fromkeys(name for row in rows for name in row["values"]))
+        lines = [
+            (
+                *(str(row["folder"]), row["state"], row["recipe"]),
+                " ".join(map(str, row["seeds"])) or None,
+                row["revision"] and row["revision"][:12],
+                *(row["score"], *map(row.get, KAGGLE.values()), *map(row["values"].get, names)),
+            )
+            for row in rows
+        ]
+        header = ("folder", "state", "recipe", "seeds", "revision", "score", *KAGGLE, *names)
         print_table(header, lines, if_known=[*KAGGLE])
     else:
         show(f"no runs     {folder}")
@@ -100,31 +100,25 @@ def runs(
     tell_errors(errors)
 
 
-def _write_runs_page(
-    path: Path, folder: Path, header: Sequence[str], rows: Sequence[Any], lines: Rows
-) -> None:
-    from common.pages import Chart, write_charts
+def _write_runs_page(path: Path, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    from common.pages import Chart, groups_of, write_charts
 
-    charts: dict[str, dict[str, dict[str, Any]]] = {"Means": {}, "Scores by collection": {}}
+    means, values = list[tuple[str, str, str, float]](), list[tuple[str, str, str, float]]()
     for row in sorted((row for row in rows if row["values"]), key=lambda row: row["finished"]):
-        means = {f"valid, mean of {len(row['values'])}": row["score"]}
-        means |= {f"Kaggle, {name}": row[key] for name, key in KAGGLE.items()}
-        for groups, scores in zip(charts.values(), (means, row["values"]), strict=True):
-            for name in (name for name in scores if scores[name] is not None):
-                group = groups.setdefault(name, {"x": [], "y": [], "names": [], "line": True})
-                group["x"].append(row["finished"])
-                group["y"].append(scores[name])
-                group["names"].append(str(row["folder"]))
-    if not all(charts.values()):
+        place = (str(row["folder"]), row["finished"])
+        scores = {f"valid, mean of {len(row['values'])}": row["score"]}
+        scores |= {f"Kaggle, {name}": row[key] for name, key in KAGGLE.items()}
+        means += [(name, *place, score) for name, score in scores.items() if score is not None]
+        values += [(name, *place, value) for name, value in row["values"].items()]
+    if not values:
         raise PipelineError(f"{folder}: no run has a score; expected a finished `run` for --html")
-    drawn = []
-    for title, groups in charts.items():
-        last = ", ".join(f"{name} {group['y'][-1]:.4f}" for name, group in groups.items())
-        data = {"groups": groups, "x": "time of the report", "y": "score, 1 is perfect"}
-        drawn.append(Chart("points", f"{title} over time", f"last scores: {last}", data))
+    charts = []
+    for title, points in (("Means over time", means), ("Collections over time", values)):
+        data = {"groups": groups_of(points), "x": "time of the report", "y": "score, 1 is perfect"}
+        last = ", ".join(f"{name} {value:.4f}" for name, *_, value in points[-5:])
+        charts.append(Chart("points", title, f"last scores: {last}", data))
     note = "Point at a mark to see its run. The command submission list reads Kaggle's scores."
-    title = f"Runs in {folder}"
-    write_charts(path, title, note, drawn, kind="runs", columns=header, rows=lines)
+    write_charts(path, f"Runs in {folder}", note, charts)
 
 
 def run_folders(folder: Path) -> Iterator[Path]:

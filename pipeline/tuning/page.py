@@ -1,10 +1,11 @@
-"""The page of a search: its history, the importance of each parameter, and all trials."""
+"""The page of a search: its history, and the importance of each parameter."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from common.pages import Chart, bars, write_charts
+from common.pages import Chart, bars, groups_of, write_charts
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -27,44 +28,27 @@ def importances_of(study: "Study") -> dict[str, float]:
 
 
 def write_search_page(
-    path: Path, model: str, trials: Sequence[Mapping[str, Any]], importances: Mapping[str, float]
+    path: Path, model: str, values: Mapping[int, float], importances: Mapping[str, float]
 ) -> None:
-    """Write the page of trials as in trials.json. Keys have no prefix of the model."""
-    complete = [trial for trial in trials if trial["value"] is not None]
-    numbers, values = ([trial[key] for trial in complete] for key in ("number", "value"))
-    names = [f"trial {n}" for n in numbers]
-    best = [max(values[: i + 1]) for i in range(len(values))]
-    groups = {
-        "trial": {"x": numbers, "y": values, "names": names},
-        "best so far": {"x": numbers, "y": best, "names": names, "line": "steps"},
+    """Write the page of a search, with the value of each complete trial by its number."""
+    names = [f"trial {number}" for number in values]
+    lines: dict[str, Sequence[float]] = {
+        "value": list(values.values()),
+        "best so far": list(accumulate(values.values(), max)),
     }
+    groups = groups_of(
+        (name, *point) for name in lines for point in zip(names, values, lines[name], strict=True)
+    )
     history = {"groups": groups, "x": "trial", "y": "cross-validated value"}
-    text = f"best value {best[-1]:.4f}" if best else "no complete trial"
-    charts = [Chart("points", "History", text, history)]
+    charts = [Chart("points", "History", f"best value {max(values.values()):.4f}", history)]
     if importances:
         shares = {key.removeprefix(f"{model}."): share for key, share in importances.items()}
         text = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
-        title = f"Share of the variance over {len(complete)} trials"
+        title = f"Share of the variance over {len(values)} trials"
         charts.append(Chart("bars", title, text, bars(shares, "share")))
-    keys = list(dict.fromkeys(key for trial in trials for key in trial["params"]))
-    rows = [
-        [
-            *(trial["number"], trial["state"], trial["value"], trial["seconds"]),
-            *(_text(trial["params"].get(key)) for key in keys),
-        ]
-        for trial in trials
-    ]
     note = (
         "The first trial is the recipe without changes. The best of many trials is partly lucky. "
         "The share of the variance (Optuna's fANOVA) shows which key matters; it needs "
         f"{MIN_TRIALS} complete trials."
     )
-    columns = ["trial", "state", "value", "seconds"]
-    columns += [key.removeprefix(f"{model}.") for key in keys]
-    write_charts(
-        path, f"Search of {model}", note, charts, kind="trials", columns=columns, rows=rows
-    )
-
-
-def _text(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else "–" if value is None else str(value)
+    write_charts(path, f"Search of {model}", note, charts)

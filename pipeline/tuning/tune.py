@@ -363,9 +363,9 @@ def _result(study: "Study", objective: TuningObjective) -> TuneResult:
         if reasons:
             problem = f"none of {len(tries)} trials succeeded; the last one: {reasons[-1]}"
         raise PipelineError(f"{objective.out}: {problem}")
-    trials = [asdict(trial) for trial in result.trials]
-    model, shares = objective.space.study.model, importances_of(study)
-    write_search_page(objective.out / PAGE, model, trials, shares)
+    values = {trial.number: trial.value for trial in result.trials if trial.value is not None}
+    model = objective.space.study.model
+    write_search_page(objective.out / PAGE, model, values, importances_of(study))
     if result.best.is_baseline:
         log.info("no trial beat the recipe; best.toml is the unchanged recipe")
     return result

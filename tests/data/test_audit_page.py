@@ -22,10 +22,10 @@ def test_charts_have_a_value_per_graph_by_collection(tiny_tree: Path) -> None:
     for title in ("Nodes", "Configs", "Repeats", "Siblings"):
         assert [*charts[title]["groups"]] == places
         groups = charts[title]["groups"].values()
-        assert sum(len(group["values"]) for group in groups) == len(files)
+        assert sum(len(group["y"]) for group in groups) == len(files)
     spreads = dict[str, float]()
     for name, group in charts["Runtimes"]["groups"].items():
-        pairs = zip(group["names"], group["values"], strict=True)
+        pairs = zip(group["names"], group["y"], strict=True)
         spreads |= {f"{name} {graph}": value for graph, value in pairs}
     labelled = [file for file in files if read_graph(file).is_labelled]
     assert len(spreads) == len(labelled) < len(files)

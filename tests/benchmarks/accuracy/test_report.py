@@ -1,4 +1,4 @@
-"""The page and its picture come from the cells alone; figures against figures by hand."""
+"""The page comes from the cells alone; figures against figures by hand."""
 
 import json
 import math
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.report import (
@@ -119,7 +118,7 @@ def test_folders_and_models_are_compared_by_seed_and_graph(
 
 
 @pytest.mark.parametrize("task", ["layouts", "tiles"])
-def test_page_and_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -> None:
+def test_page_comes_from_the_cells_alone(task: str, tmp_path: Path) -> None:
     trees = f"{task.removesuffix('s')}_boosting"
     for place, name in enumerate((trees, "default")):
         for seed in (0, 1):
@@ -136,9 +135,6 @@ def test_page_and_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -
     assert "agree to tau 0.810.\n" in pages[0] and " and 0.900." in pages[0]
     rows = [line for line in lines if line.startswith((f"| {trees} |", "| default |"))]
     assert len(rows) == 4 and len({row.count("|") for row in rows}) == 2
-    name = "accuracy-tiles.png" if task == "tiles" else "accuracy.png"
-    shown = imread(tmp_path / name)
-    assert shown.shape[1] == 506 and shown[..., :3].std() > 0.05
 
 
 def test_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
@@ -146,7 +142,7 @@ def test_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
     changed = cell("tiles", "tile_linear", 0, [0.1, 0.2], set=keys)
     write_report([changed, *(cell(task, "default", 0, [0.1]) for task in TASKS)], tmp_path)
     page = (tmp_path / "accuracy.md").read_text()
-    after = ["Models", "Columns", "Limits", "Intervals as pictures"]
+    after = ["Models", "Columns", "Limits"]
     assert re.findall(r"\n## (.*)", page) == [*(task.title for task in TASKS.values()), *after]
     assert (
         "**Changed with `--set`:** `tile_linear` with `tile_boosting.num_boost_round=3`.\n" in page
