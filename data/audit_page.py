@@ -49,6 +49,7 @@ def write_audit_page(path: Path, rows: Sequence[AuditRow], title: str) -> None:
     good = [row for row in rows if not row.error]
     note = (
         f"Each of {len(good)} graphs is a point, and each collection is a box. "
+        "A collection of over 500 graphs has points for outliers only. "
         f"{len(rows) - len(good)} damaged files are left out. Point at a mark to see its graph. "
         "Graphs of a family differ in sizes only, so a model that has seen one knows the others."
     )
