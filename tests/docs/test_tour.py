@@ -47,6 +47,14 @@ def test_page_of_a_notebook_has_its_texts_code_and_outputs() -> None:
     assert all(f"({name})" in markdown for name in images)
 
 
+def test_wide_tables_of_results_have_the_room_of_the_table_of_contents() -> None:
+    hook = runpy.run_path(str(ROOT / "docs" / "site.py"))["on_page_markdown"]
+    for address, meta in (("results/accuracy.md", {"hide": ["toc"]}), ("guides/rank.md", {})):
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=address), meta={})
+        hook("# Title", page, {}, [])
+        assert page.meta == meta
+
+
 def test_pages_with_diagrams_load_mermaid_from_the_site() -> None:
     pytest.importorskip("mkdocs")
     hook = runpy.run_path(str(ROOT / "docs" / "site.py"))["on_post_page"]
