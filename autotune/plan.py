@@ -16,7 +16,7 @@ from autotune.measure.worker import DEVICES, Session
 from autotune.programs.catalogue import NO_INPUTS, ProgramInputs, ProgramSource, is_file, rows
 from autotune.programs.files import load_program
 from autotune.spaces import open_program
-from common.errors import UsageError, did_you_mean
+from common.errors import UsageError, one_of
 from common.reproducibility import generator
 from data.labels import file_stem
 from data.tree import SPLITS, Collection, GraphFile, collection_named
@@ -149,8 +149,7 @@ def sample_requests(*, seed: int = 0, device: str | None = None) -> list[Collect
 def check_choice(option: str, value: str, names: Names[str]) -> None:
     """Raise a UsageError if an option has an unknown value."""
     if value not in names:
-        near = did_you_mean(value, names)
-        raise UsageError(f"{option} {value}: no such value; known: {', '.join(names)}{near}")
+        raise UsageError(f"{option} {value}: no such value; known: {one_of(value, names)}")
 
 
 def is_done(manifest: Manifest, request: CollectRequest, out: Path) -> bool:

@@ -1,7 +1,7 @@
 """Exceptions that the user sees as one line."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -71,6 +71,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about a wrong name: "; did you mean NAME?", or ""."""
     near = nearest(name, known)
     return f"; did you mean {near}?" if near else ""
+
+
+def one_of(name: str, known: Collection[str]) -> str:
+    """Return the known names in a row, and the one that is spelled most like a wrong name."""
+    return f"{', '.join(known)}{did_you_mean(name, known)}"
 
 
 def plain_fault(fault: Mapping[str, Any]) -> str:

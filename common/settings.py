@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from common.errors import PipelineError, UsageError, did_you_mean, plain_fault
+from common.errors import PipelineError, UsageError, did_you_mean, one_of, plain_fault
 from common.files import missing_path, open_regular
 from common.progress import log
 
@@ -82,9 +82,7 @@ class FrozenConfig(BaseModel):
             field = getattr(model, "model_fields", {}).get(parent)
             model = field.annotation if field else model
         names = sorted(getattr(model, "model_fields", {}))
-        if not names:
-            return "no such key exists"
-        return f"expected one of: {', '.join(names)}{did_you_mean(name, names)}"
+        return f"expected one of: {one_of(name, names)}" if names else "no such key exists"
 
 
 def _dotted(fault: Mapping[str, Any]) -> str:
@@ -96,8 +94,7 @@ def _dotted(fault: Mapping[str, Any]) -> str:
 
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra of the package, for example "ray"."""
-    requirements = ROOT / f"requirements-{extra}.txt"
-    pinned = f"-r {requirements} -c {ROOT / 'constraints.txt'}"
+    pinned = f"-r {ROOT / f'requirements-{extra}.txt'} -c {ROOT / 'constraints.txt'}"
     what = f'"fast-or-slow[{extra}]"' if IS_INSTALLED else pinned
     return f"{sys.executable} -m pip install {what}"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import PipelineError, UsageError, did_you_mean, nearest
+from common.errors import PipelineError, UsageError, nearest, one_of
 from common.files import missing_path
 
 SPLITS = ("train", "valid", "test")
@@ -96,8 +96,7 @@ def collection_named(name: str) -> Collection:
         if name in (collection.name, collection.slug):
             return collection
     names = [collection.name for collection in COLLECTIONS]
-    fault = f"no such collection; known: {', '.join(names)}{did_you_mean(name, names)}"
-    raise UsageError(f"collection '{name}': {fault}")
+    raise UsageError(f"collection '{name}': no such collection; known: {one_of(name, names)}")
 
 
 def collections_named(names: str | None) -> tuple[Collection, ...]:
@@ -126,8 +125,7 @@ def splits_named(names: str | None) -> tuple[str, ...]:
 def check_splits(splits: Sequence[str]) -> None:
     unknown = [split for split in splits if split not in SPLITS]
     if unknown:
-        near = did_you_mean(unknown[0], SPLITS)
-        raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}{near}")
+        raise UsageError(f"split '{unknown[0]}': expected one of {one_of(unknown[0], SPLITS)}")
 
 
 def find_graphs(

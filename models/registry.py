@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError, blame, did_you_mean
+from common.errors import PipelineError, blame, one_of
 from data.graphs.graph import Graph
 from data.tree import GraphFile
 from models.config.custom import imported, source_of
@@ -129,8 +129,7 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
         return ModelEntry(name, kind, network=model, custom=recipe.custom_class(name))
     if model not in MODELS:
         names = (*MODELS, *recipe.named_models)
-        near = did_you_mean(name, names)
-        raise PipelineError(f"model '{name}': no such model; known: {', '.join(names)}{near}")
+        raise PipelineError(f"model '{name}': no such model; known: {one_of(name, names)}")
     return replace(MODELS[model], name=name)
 
 

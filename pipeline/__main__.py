@@ -20,9 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common.errors import escaped
 from common.signals import end_at_once, handle, handled_by
 
-IN_CHECKOUT = "run `make setup`, then .venv/bin/python -m pipeline"
-IS_INSTALLED = Path(__file__).resolve().parents[1].joinpath("__init__.py").is_file()
-HOW_TO_INSTALL = "pip install fast-or-slow" if IS_INSTALLED else IN_CHECKOUT
+HOW_TO_INSTALL = "run `make setup`, then .venv/bin/python -m pipeline"
+# In a wheel, the folder above is a package.
+if Path(__file__).resolve().parents[1].joinpath("__init__.py").is_file():
+    HOW_TO_INSTALL = "pip install fast-or-slow"
 # The imports take half a second.
 with handled_by(end_at_once):
     # A file that is opened later must not get the number of a closed stream (`2>&-`).
@@ -153,18 +154,13 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
+VERSION = typer.Option(
+    "--version", is_eager=True, callback=_print_version, help="Print the version and the revision."
+)
+
+
 @app.callback()
-def _commands(
-    _: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            is_eager=True,
-            callback=_print_version,
-            help="Print the version and the revision of the code.",
-        ),
-    ] = False,
-) -> None:
+def _commands(_: Annotated[bool, VERSION] = False) -> None:
     """Do nothing: without a callback, typer makes no group of an app without commands."""
 
 

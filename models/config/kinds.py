@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-from common.errors import did_you_mean
+from common.errors import one_of
 from common.settings import FrozenConfig
 from data.tree import COLLECTIONS
 from models.config.custom import short_name
@@ -71,15 +71,13 @@ def check_collections(tables: Tables, models: Iterable[str], *, together: bool) 
     for name, table in tables.items():
         key = f'collection."{name}"'
         if name not in kinds:
-            near = did_you_mean(name, kinds)
-            raise ValueError(f"{key}: no such collection; expected {', '.join(kinds)}{near}")
+            raise ValueError(f"{key}: no such collection; expected {one_of(name, kinds)}")
         if together and kinds[name] == "layout":
             raise ValueError(f"{key}: layout.together trains one model on all layouts; drop one")
         built_in = get_args(LayoutModelName if kinds[name] == "layout" else TileModelName)
         names = ("features", *built_in, *models)
         for unknown in table.keys() - {*names}:
-            near = did_you_mean(unknown, names)
-            expectation = f"expected {', '.join(names)}{near}"
+            expectation = f"expected {one_of(unknown, names)}"
             raise ValueError(f"{key}.{unknown}: cannot differ here; {expectation}")
 
 

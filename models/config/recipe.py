@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 import tomli_w
 from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
 
-from common.errors import UsageError, did_you_mean
+from common.errors import UsageError, did_you_mean, one_of
 from common.machine import granted
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 from data.tree import COLLECTIONS, KINDS, LAYOUTS, Collection, collection_named
@@ -148,8 +148,7 @@ class Recipe(FrozenConfig):
         for name in self.blend.weights:
             if name not in names:
                 raise ValueError(
-                    f"blend.weights.{name}: no such model; expected {', '.join(names)}"
-                    f"{did_you_mean(name, names)}"
+                    f"blend.weights.{name}: no such model; expected {one_of(name, names)}"
                 )
         for models in map(self.models_of, ("layout", "tile")):
             if not sum(self.blend.weights.get(model, 1.0) for model in models):
@@ -334,8 +333,7 @@ def _with_named_models(
             config = type(Recipe.model_fields[model].default)
         else:
             raise UsageError(
-                f"{name}.model: no model '{model}'; expected {', '.join(BUILT_IN)}"
-                f"{did_you_mean(model, BUILT_IN)}"
+                f"{name}.model: no model '{model}'; expected {one_of(model, BUILT_IN)}"
             )
         if short_name(model) != name or not is_own(model):
             key: Any = Literal[model], model

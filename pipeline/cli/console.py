@@ -44,11 +44,7 @@ LOADING = f"{STAGE_PREFIX}load the libraries"
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
-    """Turn what a command raises into one line on standard error and an exit code.
-
-    0 done, 1 the input or the world is at fault, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM. It gets an
-    option `--debug`, which shows the traceback.
-    """
+    """Turn each error of a command into one line and an exit code, and add the option --debug."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -128,11 +124,7 @@ def _report_progress(*, debug: bool) -> Iterator[None]:
 
 @contextmanager
 def _stopped_by_signals(stops: list[int]) -> Iterator[None]:
-    """Stop work on SIGTERM as on Ctrl-C, and note which it was.
-
-    A library may swallow the KeyboardInterrupt, or turn it into another error: so the time of the
-    work is over as well.
-    """
+    """Stop work on SIGTERM as on Ctrl-C. Its time ends too: a library may swallow the exception."""
 
     def stop(number: int, frame: object) -> None:
         stops.append(number)
@@ -151,10 +143,7 @@ def read_recipe(
     *,
     trust: Sequence[str] | None,
 ) -> "Recipe":
-    """Read a recipe as --recipe, --set, --seed and --trust ask.
-
-    Refused are keys of models that it lacks, or that rank none of the collections (none = all).
-    """
+    """Read a recipe, and refuse keys that have no effect on the collections (none = all)."""
     from common.settings import apply_overrides
     from data.tree import COLLECTIONS
     from models.config.recipe import load_recipe
@@ -202,10 +191,7 @@ def show(*lines: str) -> None:
 
 
 def check_output(option: str, path: Path | None, ending: str = "") -> None:
-    """Refuse a file to write, if one is asked for, of another ending or in a place that has none.
-
-    Raises UsageError, or PipelineError as `check_writable`.
-    """
+    """Refuse a file to write, if one is asked for, with another ending or in a wrong place."""
     if path and not path.name.endswith(ending):
         raise UsageError(f"{option} {path}: expected a name that ends in {ending}")
     if path:
@@ -244,12 +230,7 @@ def print_rows(
 
 
 def print_table(header: Sequence[str], rows: Rows, *, if_known: Sequence[str] = ()) -> None:
-    """Print aligned columns; numbers to the right, None as a dash.
-
-    Args:
-        rows: Rows of text, numbers or None.
-        if_known: Columns that are left out if every row has None.
-    """
+    """Print aligned columns, None as a dash. `if_known` columns need one value that is known."""
     columns = [
         i
         for i, name in enumerate(header)

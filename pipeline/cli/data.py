@@ -3,11 +3,11 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from common.errors import UsageError, did_you_mean
+from common.errors import UsageError
 from pipeline.cli import options
 from pipeline.cli.console import (
     check_output,
@@ -26,18 +26,14 @@ if TYPE_CHECKING:
 
 PUBLISHED = "published"
 BASE_VARIABLE = "TPUGRAPHS_BASE_URL"
-SOURCES = ("google", "kaggle")
 
 
 @command
 def synthesize(
     out: Annotated[Path, typer.Option(help="Folder for the data tree.")],
     plan: Annotated[
-        str | None,
-        typer.Option(
-            help="Plan: tiny, small or published, which has the sizes of the dataset. Default: "
-            "small."
-        ),
+        Literal["tiny", "small", "published"] | None,
+        typer.Option(help="Plan. published has the sizes of the dataset. Default: small."),
     ] = None,
     graph: Annotated[
         list[str] | None,
@@ -73,10 +69,6 @@ def synthesize(
 
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
-    plans = (*writing.PLANS, PUBLISHED)
-    if plan is not None and plan not in plans:
-        near = did_you_mean(plan, plans)
-        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(plans)}{near}")
     values = (collections, splits, max_configs, workers)
     if plan != PUBLISHED and (share != 1.0 or any(value is not None for value in values)):
         raise UsageError(
@@ -99,7 +91,7 @@ def synthesize(
 @command
 def fetch(
     source: Annotated[
-        str, typer.Option(help="Source: google (no account needed) or kaggle.")
+        Literal["google", "kaggle"], typer.Option(help="Source. google needs no account.")
     ] = "google",
     collections: options.Collections = None,
     splits: options.Splits = None,
@@ -124,9 +116,6 @@ def fetch(
     from data.fetch.fetch import BASE, FetchJob, fetch_google, fetch_kaggle
     from data.official.published import parts_named
 
-    if source not in SOURCES:
-        near = did_you_mean(source, SOURCES)
-        raise UsageError(f"--source {source}: no such source; known: {', '.join(SOURCES)}{near}")
     parts = parts_named(collections, splits)
     out = out or download_dir()
     out.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -151,7 +151,9 @@ def predict(
         Path | None, typer.Option(help="Score file. Default: RUN/scores-SPLIT.parquet.")
     ] = None,
     data: options.Data = None,
-    split: Annotated[str, typer.Option(help="Split to score: train, valid or test.")] = "test",
+    split: Annotated[
+        Literal["train", "valid", "test"], typer.Option(help="Split to score.")
+    ] = "test",
     collection: Annotated[
         str | None, typer.Option(help="Collection to score. Default: the collection of the model.")
     ] = None,
@@ -162,10 +164,9 @@ def predict(
 
     Example: fast-or-slow predict --run runs/tile/late_fusion_sage-seed0 --split valid
     """
-    from data.tree import check_splits, collection_named
+    from data.tree import collection_named
     from models.run_folder import models_of, read_config
 
-    check_splits((split,))
     place = collection_named(collection) if collection else None
     read_config(run)
     folder = data_dir(data)

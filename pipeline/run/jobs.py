@@ -181,11 +181,7 @@ def ranking_job(
     has_gpu: bool,
     trained: Set[str],
 ) -> Job:
-    """Return the job that ranks the graphs of a split.
-
-    Args:
-        trained: Names of the training jobs. The job waits for those of its members.
-    """
+    """Return the job that ranks the graphs of a split, after the trainings of its members."""
     name, split = f"predict {files[0].collection.name}", files[0].split
     return Job(
         f"{name}/{split}",
@@ -200,11 +196,7 @@ def ranking_job(
 
 
 def rank(members: Mapping[Path, Member], files: Sequence[GraphFile], at_most: int) -> None:
-    """Write the score files of a split that are missing.
-
-    Args:
-        at_most: Number of configs of a graph that are ranked, drawn by content. 0 = all.
-    """
+    """Write the missing score files of a split, of at most some configs of a graph. 0 = all."""
     scores_by_graph(
         {path: member.load for path, member in members.items()},
         files,

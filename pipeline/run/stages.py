@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import PipelineError, UsageError, did_you_mean
+from common.errors import PipelineError, UsageError, one_of
 from common.files import check_writable
 from common.jobs.workers import INLINE, Workers
 from common.progress import log
@@ -59,8 +59,7 @@ def train_collection(
     recipe = recipe.of(place)
     names = recipe.models_of(collection.kind)
     if model is not None and model not in names:
-        near = did_you_mean(model, names)
-        raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}{near}")
+        raise UsageError(f"--model {model}: recipe {recipe.name} has {one_of(model, names)}")
     models = names if model is None else (model,)
     workers.check()
     check_packages()

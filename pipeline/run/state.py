@@ -88,11 +88,7 @@ class RunState:
         return bool(self.device["device"] != "CPU")
 
     def check_graphs(self) -> None:
-        """Reject a run folder of other graphs, and name the graphs.
-
-        Raises:
-            UsageError: A graph of the run is missing, new, or has another content.
-        """
+        """Reject a run folder in which a graph is missing, new, or has another content."""
         path = self.out / GRAPHS
         if not path.exists():
             return

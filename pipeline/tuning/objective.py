@@ -76,13 +76,10 @@ class TuningObjective:
         folder: Path,
         after_fold: Callable[[Sequence[float]], None] = lambda values: None,
     ) -> float:
-        """Train the model once per fold on the other folds, and score it on the fold.
+        """Train the model once per fold on the other folds, and return the mean score of the folds.
 
         The seed is the first of the recipe. The same call resumes after a kill.
         `after_fold` gets the values of a fold's graphs after each fold.
-
-        Returns:
-            Kendall's tau, or the tile score, of held-out graphs: the mean over folds.
         """
         study = self.space.study
         config = {

@@ -110,11 +110,8 @@ def tune(
     """Search the space until enough trials have ended or the time is over. The same call resumes.
 
     The first trial is the unchanged recipe. A trial that fails or is pruned is recorded with its
-    reason, and counts. An interrupted trial is retried, and resumes.
-
-    Args:
-        storage: Path of a journal file, for workers on one disk, or a database URL.
-        trials: Number of trials, including earlier calls and other workers.
+    reason, and counts. An interrupted trial is retried, and resumes. `trials` includes those of
+    earlier calls and other workers. `open_storage` explains `storage`.
     """
     workers.check()
     objective = tuning_objective(

@@ -181,7 +181,7 @@ def test_line_ends_and_marks_are_accepted(tmp_path: Path, mark: bytes, end: byte
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read: No such file or directory"),
+        (None, "no such file or folder; expected a submission"),
         ("", "is empty"),
         (b"\x89\xff\x00", "not UTF-8"),
         ("ID;TopConfigs\n", "row 1: header is 'ID;TopConfigs'; expected 'ID,TopConfigs'"),

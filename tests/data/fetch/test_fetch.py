@@ -97,7 +97,7 @@ def test_small_disk_is_refused_before_the_download(
 
 def test_wrong_source_makes_no_folder(tmp_path: Path) -> None:
     line = call("fetch", "--source", "ftp", "--out", tmp_path / "out", expect=2)
-    assert "known: google, kaggle" in line and not (tmp_path / "out").exists()
+    assert "expected one of 'google', 'kaggle'" in line and not (tmp_path / "out").exists()
 
 
 CHILD = """

@@ -70,9 +70,14 @@ NO_PATH = "no such file or folder; expected"
         ("run --set features.prun=config", 2, "did you mean prune?"),
         ("score --submission sumbission.csv", 1, "did you mean submission.csv?"),
         ("score --submission README.md", 1, "row 1: header is '# A project'; expected 'ID,Top"),
-        ("score --submission submission.csv --split vlaid", 2, "did you mean valid?"),
-        ("fetch --source kagle", 2, "did you mean kaggle?"),
-        ("synthesize --out o --plan smal", 2, "did you mean small?"),
+        (
+            "score --submission submission.csv --split vlaid",
+            2,
+            "one of 'train', 'valid', 'test'; `",
+        ),
+        ("statistics --out o --splits vlaid", 2, "did you mean valid?"),
+        ("fetch --source kagle", 2, "expected one of 'google', 'kaggle'; `"),
+        ("synthesize --out o --plan smal", 2, "expected one of 'tiny', 'small', 'published'; `"),
         ("optimize --program mlp_b16 --out o --space layots", 2, "did you mean layouts?"),
     ],
 )
