@@ -57,7 +57,7 @@ ROUNDS = '["tile_boosting.num_boost_round"]\nchoices = [1]'
     [
         (STUDY, '["cross_config_sage.width"]\nlow = 1\nhigh = 2', "unknown key 'cross_config_sage"),
         (STUDY, f'["{HIDDEN}"]\nchoices = [32, -1]', f"'{HIDDEN}' is -1"),
-        (STUDY, f'["{HIDDEN}"]\nlow = 8.0\nhigh = 9.0', "valid integer"),
+        (STUDY, f'["{HIDDEN}"]\nlow = 8.0\nhigh = 9.0', "expected a whole number"),
         (STUDY, f'["{HIDDEN}"]\nlow = 9\nhigh = 8', "9 to 8: expected low <= high"),
         (STUDY, f'["{HIDDEN}"]\nlow = 8', "expected choices, or low and high"),
         (STUDY, f'["{HIDDEN}"]\nlow = 8\nhigh = 9\nscale = 1', "unknown key .*scale'"),
