@@ -100,11 +100,7 @@ def collection_named(name: str) -> Collection:
 
 
 def collections_named(names: str | None) -> tuple[Collection, ...]:
-    """Return the collections of a comma-separated list, in the dataset's order.
-
-    Args:
-        names: Names or first parts of names, for example "layout:xla". None for all collections.
-    """
+    """Return the collections of a list, such as "layout:xla,tile", in the dataset's order."""
     if names is None:
         return COLLECTIONS
     result = set[Collection]()

@@ -107,8 +107,7 @@ def store_graph(source: GraphFile, target: GraphFile) -> None:
 def graph_tensors(file: GraphFile, archive: Archive | None = None) -> Mapping[str, NDArray[Any]]:
     """Return the tensors, by name, that the store has of a graph, or would have.
 
-    Args:
-        archive: The npz file if it is open already.
+    `archive` is the npz file if it is open already.
     """
     if is_stored(file):
         return open_tensors(file.path)

@@ -212,9 +212,6 @@ def distinct_rows(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Group equal configs.
 
-    Args:
-        hashes: Content hashes, (c,), uint64.
-
     Returns:
         first: The first row of each distinct config, (u,), int64, ascending.
         group: The distinct config of each row, (c,), int64: hashes[first[group]] == hashes.
@@ -242,12 +239,7 @@ def distinct_configs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def graph_content(graph: Graph, hashes: NDArray[np.uint64]) -> str:
-    """Hash nodes, edges and configs as 16 hex digits, without order of configs and runtimes.
-
-    Args:
-        graph: Graph to hash.
-        hashes: Its `config_hashes`, (c,), uint64.
-    """
+    """Hash nodes, edges and configs (by `config_hashes`), without order of configs and runtimes."""
     parts = [graph.node_opcode, graph.node_feat + np.float32(0), graph.edge_index, np.sort(hashes)]
     parts += [graph.node_config_ids] if isinstance(graph, LayoutGraph) else []
     content = b"".join(part.tobytes() for part in parts)
@@ -258,10 +250,7 @@ def sample_rows(graph: Graph, at_most: int) -> NDArray[np.int64]:
     """Draw measurements of a graph's configs by their content, for any order of the file.
 
     Every row has the same chance. The rows of one config are numbered by runtime, and the rows with
-    the lowest hashes of content and number are drawn.
-
-    Returns:
-        The rows, (min(c, at_most),), int64, ascending.
+    the lowest hashes of content and number are drawn. The result is ascending.
     """
     if graph.n_configs <= at_most:
         return np.arange(graph.n_configs)

@@ -51,7 +51,6 @@ def measure_noise(
     Args:
         runtime_ns: Runtimes in ns, (c,), int64, positive.
         group: The distinct config of each row, (c,), int64, 0..u-1, none empty.
-        seed: Seed of the draws.
     """
     by_config, sizes = _in_plain_order(runtime_ns, group)
     starts = np.cumsum(sizes) - sizes

@@ -51,11 +51,7 @@ def vector_codes(vectors: NDArray[np.generic]) -> NDArray[np.int64]:
 
 
 def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the codes (v,) int64 of a file's vectors (v, 18).
-
-    Raises:
-        UnknownValueError: A value is no layout value. The error names the first one.
-    """
+    """Return the codes (v,) int64 of a file's vectors (v, 18), or raise UnknownValueError."""
     with np.errstate(invalid="ignore"):
         ints = vectors.astype(np.int8)
     if (ints != vectors).any() or ints.min(initial=0) < LOWEST or ints.max(initial=0) > HIGHEST:
@@ -146,14 +142,10 @@ class PackedConfigs:
 
 
 def vector_hashes(nodes: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the terms of layout vectors in a config's hash.
+    """Return the terms of layout vectors in a config's hash, uint64, of the broadcast shape.
 
     Args:
         nodes: Position of each node in config order, 0..k-1.
-        codes: The `vector_codes` of the nodes.
-
-    Returns:
-        The terms, uint64, of the broadcast shape.
     """
     with np.errstate(over="ignore"):
         salts = _mix(nodes.astype(np.uint64) * GOLDEN + GOLDEN)
@@ -209,11 +201,7 @@ class ConfigEncoder:
         self._n_configs = 0  # of `_chunks`
 
     def add(self, content: bytes) -> None:
-        """Encode a chunk of whole configs: r · k layout vectors of 18 float32.
-
-        Raises:
-            UnknownValueError: A value is no layout value.
-        """
+        """Encode r whole configs: r · k vectors of 18 float32. It may raise UnknownValueError."""
         words = np.frombuffer(content, np.uint64).reshape(-1, self.n_configurable, N_WORDS)
         first_columns = words.take(self._columns.first, axis=1, mode="clip")
         if self._columns.are_equal_in(content, first_columns):

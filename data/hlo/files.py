@@ -38,7 +38,6 @@ def choose(path: Path, names: Sequence[tuple[str, ...]], choice: str | None) -> 
 
     Args:
         names: All names of each module. The first is its unique name.
-        choice: A name. None if the user gave none.
 
     Raises:
         UsageError: Not exactly one module has the name. The message lists all.
@@ -57,7 +56,6 @@ def find_dumped(folder: Path, choice: str | None) -> Path:
     """Return a module's file of a dump: before layouts are chosen if it has one, else unoptimized.
 
     Args:
-        folder: Folder that `--xla_dump_to` names.
         choice: Name of the module, for example "jit_step", "module_0004" or "module_0004.jit_step".
     """
     modules: dict[str, list[tuple[int, bool, str]]] = {}

@@ -132,13 +132,10 @@ def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
 def candidate_configs(
     nodes: Sequence[ConfigurableNode], n_configs: int, *, seed: int
 ) -> NDArray[np.int8]:
-    """Draw distinct layout configs of k nodes. Config 0 leaves all layouts to the compiler.
+    """Draw distinct configs (c, k, 18), int8. Config 0 leaves all layouts to the compiler.
 
     Nodes of one operation and shape take the same option in half of the draws. The last config is
     `usual_choice`.
-
-    Returns:
-        The configs, (c, k, 18), int8.
     """
     options = [node_options(node) for node in nodes]
     n_options = np.array([len(rows) for rows in options], np.int64)

@@ -324,7 +324,6 @@ def featurize_files(
 
     Args:
         paths: The files. `FILE#NAME` is one module of a file or dump folder.
-        batch: As of `read_programs`.
 
     Raises:
         UsageError: There is no file, or two files would have the same output.

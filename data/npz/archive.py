@@ -68,8 +68,7 @@ def _with_unit_axes(header: ArrayHeader, shape: tuple[int | None, ...]) -> Array
 class Archive:
     """An open npz file, used as a context manager.
 
-    Args:
-        file: The file if it is open already. The archive closes it.
+    `file` is the file if it is open already. The archive closes it.
     """
 
     def __init__(self, path: Path, file: IO[bytes] | None = None) -> None:
@@ -135,7 +134,6 @@ class Archive:
         """Read one member whole, at most MAX_ARRAY_BYTES.
 
         Args:
-            key: Name of the member.
             dtype: Type of the result. The member may have another type with the same numbers.
             shape: Expected lengths by axis; None for any length.
         """
@@ -174,8 +172,6 @@ class Archive:
         """Yield the bytes of a member's rows in C order, checked as in `array`.
 
         Args:
-            key: Name of the member.
-            dtype: Type of the result.
             shape: Expected lengths by axis; None for any length.
             chunk_bytes: Approximate number of bytes at a time. At least one row is yielded.
         """

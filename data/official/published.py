@@ -78,11 +78,7 @@ def official_sizes() -> list[PartSize]:
 
 
 def graph_sizes(part: PartSize) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return sizes of the graphs of a part with the published means, maxima and correlation.
-
-    Returns:
-        Nodes (g,) and configs (g,) in one random order.
-    """
+    """Return nodes (g,) and configs (g,) with the published means, maxima and correlation."""
     start = next(start for start in MIN_SIZES if part.collection.startswith(start))
     rng = generator(0, "sizes", part.collection, part.split)
     most = MAX_TILE_RATIO if part.kind == "tile" else 1
@@ -103,13 +99,10 @@ def graph_sizes(part: PartSize) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
-    """Return sizes that are about even on a logarithmic scale, like the sizes of published graphs.
+    """Return ascending sizes (n,), about even on a logarithmic scale, like the published ones.
 
     Their mean is exact. No size exceeds half of the sum, because the maximum of a valid split was
     not published and `most` is that of its collection.
-
-    Returns:
-        The sizes, (n,), int64, ascending.
     """
     if mean == most:
         return np.full(n, mean)

@@ -180,10 +180,7 @@ def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int 
     """Build a program of exactly `n_nodes` nodes, as shallow as its configurable nodes allow.
 
     The configurable nodes are evenly distributed among all candidates. An optimizer's updates of
-    weights fill the program up.
-
-    Raises:
-        UsageError: The number of nodes is too small for the configurable nodes.
+    weights fill the program up. Too few nodes raise a UsageError.
     """
     shallow, deeper = (len(_candidates(_network(family, depth, batch))) for depth in (1, 2))
     b = _network(
