@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from google.protobuf import text_format  # type: ignore[import-untyped]
 
 from common.errors import PipelineError
 from common.settings import CONFIGS, SAMPLE
@@ -98,6 +99,7 @@ def _hlo_seeds() -> Iterator[bytes]:
     yield b"\x3c\x00\x00\x00 a flatbuffer that holds ML\xefR\x0dStableHLO_v1.15.0"
     for message in (layout_tuning(), tile_tuning(), small_module()):
         yield message.SerializeToString()
+        yield b"# proto-file: a\n" + text_format.MessageToBytes(message)
 
 
 def _enter_text(path: Path) -> None:
@@ -107,6 +109,7 @@ def _enter_text(path: Path) -> None:
 
 def _text_seeds() -> Iterator[bytes]:
     yield b"HloModule a\n\nENTRY %main (p: f32[2]) -> f32[2] {\n ROOT %p = f32[2] parameter(0)\n}"
+    yield b"ENTRY a {\n ROOT p = f32[] parameter(0)\n}\n ENTRY  %b (q: f32[]) -> f32[] {\n}\nc {\n}"
     yield b"%add (x: f32[]) -> f32[] {\n ROOT %x = f32[] parameter(0)\n}\nHloModule b\nENTRY e {}"
     yield b"// -----\nmodule @m {\n func.func public @f() { return }\n}\n// -----\nmodule {}"
     yield b"#loc = loc(unknown)\nmodule @jit_f attributes {} {\n func.func @main() {}\n}"
