@@ -42,7 +42,7 @@ TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
 # Runtimes up to this value are no measurements. A kernel that did not run reports 1 ns.
 NO_RUNTIME_NS = {"layout": 0, "tile": 1}
 CONFIG_KINDS = {"module_config": "layout", "op_config": "tile"}
-ENDINGS = (".gz", ".pb", ".hlo", ".txt", ".mlir", ".mlirbc", ".bc", ".bin", ".jax_export")
+ENDINGS = (".gz", ".pb", ".pbtxt", ".hlo", ".txt", ".mlir", ".mlirbc", ".bc", ".bin", ".jax_export")
 # A text may have any number of modules, and each takes a process.
 MAX_MODULES = 100
 TEXT_FIELDS = "fields of the protobuf as text, for example literals"

@@ -110,16 +110,15 @@ def test_protobuf_as_text_gives_the_same_arrays(
     # Fields that no reader needs.
     text = text.replace("layout {", "layout { format: DENSE tiles { dimensions: [8, 128] }")
     binary, as_text = tmp_path / "binary", tmp_path / "text"
-    for folder, content in (
-        (binary, message.SerializeToString()),
-        (as_text, (head + text).encode()),
+    for file, content in (
+        (binary / "module.pb", message.SerializeToString()),
+        (as_text / "module.pbtxt", (head + text).encode()),
     ):
-        folder.mkdir()
-        (folder / "module.pb").write_bytes(content)
-        featurize_files([folder / "module.pb"], folder)
-    assert sorted(path.name for path in as_text.iterdir()) == sorted(
-        path.name for path in binary.iterdir()
-    )
+        file.parent.mkdir()
+        file.write_bytes(content)
+        featurize_files([file], file.parent)
+    names = [sorted(path.name for path in folder.glob("*.npz")) for folder in (binary, as_text)]
+    assert names[0] == names[1] != []
     for path in binary.glob("*.npz"):
         with np.load(path) as expected, np.load(as_text / path.name) as arrays:
             for key in expected:
