@@ -78,6 +78,10 @@ class Comparison(NamedTuple):
         return self.ratio.low > max(1.0, self.same.high)
 
 
+# A process in which the candidate failed.
+FAILED = Comparison(FAILED_RATIO, FAILED_RATIO, 1, 0, inf)
+
+
 class Status(StrEnum):
     """How far a candidate came."""
 

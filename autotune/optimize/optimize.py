@@ -26,7 +26,9 @@ from autotune.measure.timing import MIN_RUNS, VISIT_BUDGET_NS
 from autotune.measure.worker import NOT_DONE
 from autotune.optimize.candidate import (
     CONFIRM,
+    FAILED,
     MIN_GAIN,
+    MIN_PROCESSES,
     N_PROCESSES,
     Comparison,
     OptimizeCandidate,
@@ -176,15 +178,14 @@ def optimize(
     start_s = time.monotonic()
     with time_limit(minutes), request.start_worker() as worker:
         with enough_time(f"{request.program}: the default was not compiled", minutes, start_s):
-            session = OptimizeSession(request, out, worker, worker.describe())
+            description = worker.describe()
+            process_s = 2 * (time.monotonic() - start_s)
+            session = OptimizeSession(request, out, worker, description, process_s)
             default_description = session.describe(session.default)
-        note_unknown_options(session.description)
-        # A confirming process opens the program, and compiles it up to twice more.
-        n_processes = 1 + N_PROCESSES * (1 + session.needs_all_cores)
-        needed_s = n_processes * 2 * (time.monotonic() - start_s)
-        if missing := [space for space in request.spaces if space not in session.description.knobs]:
+        note_unknown_options(description)
+        if missing := [space for space in request.spaces if space not in description.knobs]:
             reason = why_without(request.program, missing)
-            log.info(f"{reason}; continues with {', '.join(session.description.knobs)}")
+            log.info(f"{reason}; continues with {', '.join(description.knobs)}")
         path = stored_path(session, cache) if cache else None
         if path and not is_fresh:
             session = replace(session, start=start_of(session, path))
@@ -193,9 +194,9 @@ def optimize(
             with enough_time(f"{request.program}: the default was not measured", minutes, start_s):
                 visitor = visit_default(session)
             start = _confirm_start(session)
-            screening = screen(session, visitor, needed_s)
+            screening = screen(session, visitor)
             default, candidates = _verify_and_confirm(session, screening, start, minutes)
-    facts = session.description, screening, candidates, default, default_description
+    facts = description, screening, candidates, default, default_description
     result = OptimizeResult(request, *facts)
     if path:
         store_best(session, path, result.usable, start.status if start else None)
@@ -206,7 +207,8 @@ def _confirm_start(session: OptimizeSession) -> OptimizeCandidate | None:
     """Confirm the stored setting in fresh processes. The search gets the rest of the time."""
     if not session.start:
         return None
-    with time_limit((1 - SCREEN_SHARE) * seconds_left() / 60):
+    limit_s = max((1 - SCREEN_SHARE) * seconds_left(), MIN_PROCESSES * session.process_s)
+    with time_limit(limit_s / 60):
         return confirm(session, OptimizeCandidate(session.start, STORED))
 
 
@@ -228,8 +230,11 @@ def _verify_and_confirm(
         with enough_time(problem, minutes, time.monotonic()):
             default, verified = verify(session, screening)
     except TooFewMinutes:
-        if least_ratio == inf:
+        # One process of the stored setting is as much as verifying is.
+        processes = session.confirming_processes(CONFIRM).get(session.start or (), [FAILED])
+        if not start or processes[0] == FAILED:
             raise
+        verified = {start.setting: processes[0]}
     for candidate in _confirm_order(session.measured(candidates, verified)):
         is_better = candidate.comparison.ratio.value < least_ratio
         if not is_better or confirm(session, candidate).status is Status.FASTER:
@@ -250,10 +255,10 @@ def visit_default(session: OptimizeSession) -> Visitor:
     return visitor
 
 
-def screen(session: OptimizeSession, visitor: Visitor, needed_s: float) -> Screening:
+def screen(session: OptimizeSession, visitor: Visitor) -> Screening:
     """Visit candidates once, and the fastest several times."""
     journal, sources = visitor.journal, ["default"]
-    screen_s, _ = budget(needed_s)
+    screen_s, _ = budget(session.process_s * (1 + N_PROCESSES * (1 + session.needs_all_cores)))
     try:
         with time_limit(screen_s / 60):
             search, sources = search_for(session)
@@ -328,12 +333,14 @@ def verify(
 def confirm(session: OptimizeSession, candidate: OptimizeCandidate) -> OptimizeCandidate:
     """Measure a candidate in more processes: on one thread, and on all cores if it gains."""
     verified = {candidate.setting: candidate.verified} if candidate.verified else {}
-    for batch in range(MAX_BATCHES):
+    for _ in range(MAX_BATCHES):
         stage = candidate.open_stage
         if not stage or out_of_time():
             break
-        # A batch after the first needs all of the time, because half of it was too short.
-        n_stages = 2 if session.needs_all_cores and stage == CONFIRM and not batch else 1
+        n_stages = 2 if session.needs_all_cores and stage == CONFIRM else 1
+        # Less than two processes in half of the time confirm nothing, so one stage gets all of it.
+        if seconds_left() < n_stages * MIN_PROCESSES * session.process_s:
+            n_stages = 1
         with time_limit(seconds_left() / n_stages / 60):
             _add_processes(session, stage, candidate.setting)
         (candidate,) = session.measured([candidate], verified)

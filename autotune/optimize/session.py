@@ -26,7 +26,7 @@ from autotune.measure.program import Decisions, Description, MeasurableProgram
 from autotune.measure.worker import ConfigFailed, Session
 from autotune.optimize.candidate import (
     CONFIRM,
-    FAILED_RATIO,
+    FAILED,
     MIN_PROCESSES,
     N_PROCESSES,
     ON_ALL_CORES,
@@ -144,6 +144,8 @@ class OptimizeSession:
 
     Attributes:
         worker: The process that screens. It stays open.
+        process_s: Seconds of a confirming process, which opens the program and compiles it up to
+            twice more.
         start: The best setting of an earlier call, from which the search starts.
     """
 
@@ -151,6 +153,7 @@ class OptimizeSession:
     out: Path
     worker: Session
     description: Description
+    process_s: float = 0.0
     start: Setting | None = None
     _decisions: dict[Setting, Decisions] = field(default_factory=dict)
 
@@ -231,7 +234,7 @@ class OptimizeSession:
             journal = self.journal(path.stem)
             ran, times = whole_rounds(journal, 3)
             if 2 in journal.failed:
-                comparison = Comparison(FAILED_RATIO, FAILED_RATIO, 1, 0, np.inf)
+                comparison = FAILED
             elif len(ran) == 3 and len(times) >= MIN_ROUNDS:
                 comparison = compare_rounds(*times.T)
             else:

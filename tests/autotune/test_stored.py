@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.optimize.optimize import OptimizeResult, optimize
-from autotune.optimize.session import OptimizeSession
+from autotune.optimize.session import OptimizeSession, TooFewMinutes
 from autotune.optimize.stored import fingerprint, start_of
 from autotune.optimize.write import summary_lines
 from common.errors import UsageError
@@ -55,6 +56,32 @@ def test_next_call_confirms_the_stored_setting_first_and_searches_from_it(
     lines = [line.split(":")[0] for line in caplog.messages]
     assert lines.index("confirm") < lines.index("verify")
     assert "stored" not in {c.source for c in call("fresh", is_fresh=True).candidates}
+
+
+def test_search_that_cannot_start_from_a_setting_still_confirms_it(
+    call: Call, stored: Path
+) -> None:
+    result = call("next", replace(BLIND, search="random", n_candidates=2))
+    assert result.is_faster and result.best and result.best.setting == BEST
+    assert [c.source for c in result.candidates if c.setting == BEST] == ["stored"]
+
+
+def test_stored_setting_of_a_slow_program_is_given_out_again(
+    call: Call, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is over after one process, so nothing is verified."""
+    measure = OptimizeSession.measure
+
+    def measure_once(session: OptimizeSession, name: str, *more: Any) -> tuple[list[int], Any]:
+        is_first = name.startswith("confirm") and name.endswith("-1")
+        return measure(session, name, *more) if is_first else ([], np.zeros((0, 3), np.int64))
+
+    monkeypatch.setattr(OptimizeSession, "measure", measure_once)
+    result = call("next")
+    assert not result.is_faster and result.best and result.best.setting == BEST
+    assert result.best.is_probable and result.measured.n_processes == 1 and stored.exists()
+    with pytest.raises(TooFewMinutes, match="no candidate was verified"):
+        call("fresh", is_fresh=True)
 
 
 def test_search_resumes_with_the_start_of_its_first_call(
