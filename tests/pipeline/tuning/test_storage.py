@@ -261,6 +261,26 @@ def test_a_database_url_serves_as_storage(
     assert outcome(result) == outcome(searched[1])[:2]
 
 
+def test_no_connection_is_open_between_two_calls(tmp_path: Path) -> None:
+    from sqlalchemy import event
+    from sqlalchemy.pool import Pool
+
+    opened: list[object] = []
+    closed: list[object] = []
+    listeners = [("connect", lambda *a: opened.append(a)), ("close", lambda *a: closed.append(a))]
+    for name, listener in listeners:
+        event.listen(Pool, name, listener)
+    try:
+        with open_storage(f"sqlite:///{tmp_path / 'study.db'}", tmp_path) as shared:
+            study = optuna.create_study(storage=shared.optuna, study_name="s")
+            assert len(opened) == len(closed) > 0
+            study.tell(study.ask(), 1.0)
+            assert len(opened) == len(closed)
+    finally:
+        for name, listener in listeners:
+            event.remove(Pool, name, listener)
+
+
 @pytest.mark.slow
 def test_of_two_machines_one_dies_and_the_other_does_its_trial(
     server: Server, tiny_tree: Path, tmp_path: Path

@@ -202,3 +202,14 @@ def test_another_study_is_refused_in_the_same_folder_and_in_the_same_storage(
     (tmp_path / "run/out/config.toml").write_text('[recipe]\nname = "cpu"\n')
     with pytest.raises(UsageError, match=r"run/out: has a run, not a search"):
         search(tiny_tree, tmp_path / "run", trials=1)
+
+
+def test_a_refused_storage_leaves_a_search_that_has_ended(
+    searched: tuple[Path, TuneResult], tiny_tree: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
+    other = tmp_path / "notes.txt"
+    other.write_text("no journal")
+    with pytest.raises(PipelineError, match="not a tuning journal"):
+        search(tiny_tree, tmp_path, trials=3, storage=other)
+    assert is_done(tmp_path / "out")
