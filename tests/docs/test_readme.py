@@ -109,3 +109,13 @@ def test_numbers_of_an_answer_are_on_its_page(row: str) -> None:
     for number in re.findall(r"(?<![\w.])\d*\.\d+", answer):
         half_a_digit = 0.51 * 10.0 ** -len(number.partition(".")[2])
         assert any(abs(float(number) - value) < half_a_digit for value in values), number
+
+
+def test_rows_of_a_group_of_speed_have_one_width() -> None:
+    """A network may be compared only at the width of the others."""
+    text = (ROOT / "docs" / "results" / "speed.md").read_text(encoding="utf-8")
+    table = text.split("\n## ")[1]
+    header, _, *rows = [line.split("|")[1:-1] for line in table.splitlines() if line[:1] == "|"]
+    assert header[0].strip() == "n, c, width"
+    groups = {row[0].strip() for row in rows if row[1].strip() == "tgraph"}
+    assert groups <= {row[0].strip() for row in rows if row[1].strip() == "cross_config_sage"}

@@ -137,6 +137,16 @@ def test_totals_are_sums_over_runs_and_lines_of_disk() -> None:
     assert set(plan.disk_bytes) == {"raw", "store", "run"}
 
 
+def test_a_run_takes_at_least_its_longest_training_or_an_even_share_of_all_work() -> None:
+    for threads, card in ((1, CARDS["t4"]), (1, None), (4, None)):
+        recipe = RECIPE.model_copy(update={"threads": threads})
+        plan = plan_of(recipe, card, n_cards=2, n_cores=3)
+        assert plan.min_run_hours >= max(plan.gpu_hours / 2, plan.cpu_hours / 3)
+        many = plan_of(recipe, card, n_cards=1000, n_cores=2000)
+        longest = max(m.train_hours / (1 if m.on_gpu else threads) for m in many.models)
+        assert many.min_run_hours == pytest.approx(longest)
+
+
 def test_a_step_by_segments_does_not_grow_with_the_graph_but_ranking_does() -> None:
     def seconds(nodes: int, head_steps: int) -> ModelPlan:
         sets = ["segment_sage.segment_nodes=500", f"segment_sage.head_steps={head_steps}"]
