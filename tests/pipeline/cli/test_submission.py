@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.settings import default_store_dir
+from common.settings import SAMPLE, default_store_dir
 from data.labels import WITHHELD, Labels, read_labels, write_withheld
-from submissions.check import read_submission
+from submissions.check import SubmissionRow, expected_rows, read_submission, write_submission
 from submissions.score import score_submission
 from tests.submissions.made_up import (
     noisy_submission,
@@ -119,6 +119,15 @@ def test_a_bad_file_is_told_as_the_check_does_and_nothing_is_sent(
     assert "layout:nlp:random: 2 of 17 rows are missing, for example" in told[0]
     checked = call("submission", "check", run_folder / "submission.csv", expect=1).splitlines()
     assert told == [*checked[1:], f"error: {run_folder}/submission.csv: nothing was sent"]
+    assert not fake_kaggle.received
+
+
+def test_the_answer_to_the_sample_is_called_that(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
+    counts = expected_rows(SAMPLE, "test").items()
+    rows = [SubmissionRow(x, np.arange(n if "layout" in x else min(n, 5))) for x, n in counts]
+    write_submission(run_folder / "submission.csv", rows)
+    text = upload(run_folder, expect=1)
+    assert f"submission.csv: answers the test graphs of {SAMPLE}, not the competition's" in text
     assert not fake_kaggle.received
 
 

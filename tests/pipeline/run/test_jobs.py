@@ -19,7 +19,7 @@ from common.settings import ROOT, SAMPLE
 from data.graph_store import prepare as preparing
 from data.graph_store.stored_graph import read_graph
 from data.tree import SPLITS, GraphFile, collection_named, find_graphs
-from ensembles.blend import BlendSpec, apply_blend
+from ensembles.blend import BlendSpec, apply_blend, write_choice
 from ensembles.choice import GREEDY, RECIPE
 from ensembles.ensemble import BASELINE, Member
 from models.config.recipe import load_recipe
@@ -240,7 +240,7 @@ def test_a_run_chooses_on_valid_and_reports_the_held_out_value(chosen_run: Path)
     assert "Blend: the recipe's, because there are 1 labelled" in page
 
 
-def test_both_splits_are_blended_by_the_choice(chosen_run: Path) -> None:
+def test_the_choice_blends_both_splits_and_ranks(chosen_run: Path, tmp_path: Path) -> None:
     folder = chosen_run / "scores/tile-xla"
     choice = json.loads((folder / "blend/choice.json").read_text())
     spec = BlendSpec(choice["method"], choice["weights"])
@@ -248,6 +248,16 @@ def test_both_splits_are_blended_by_the_choice(chosen_run: Path) -> None:
         tables = {n: pl.read_parquet(folder / n / f"{split}.parquet") for n in spec.weights}
         blended = pl.read_parquet(folder / "blend" / f"{split}.parquet")
         assert blended.equals(apply_blend(tables, spec))
+    first, *others = choice["weights"]
+    choice |= {"method": "minmax-mean", "weights": {first: 1.0, **dict.fromkeys(others, 0.0)}}
+    run = shutil.copytree(chosen_run, tmp_path / "run")
+    write_choice(run / "scores/tile-xla/blend/choice.json", choice)
+    kernel = some_kernels("test")[0].path
+    alone, ranked = (
+        json.loads(call("rank", kernel, "--run", folder, "--json"))["configs"]
+        for folder in (run / "models/tile-xla" / first, run)
+    )
+    assert [entry["config"] for entry in alone] == [entry["config"] for entry in ranked]
 
 
 def test_a_training_that_is_out_of_time_resumes(tmp_path: Path) -> None:
