@@ -18,7 +18,7 @@ from data.hlo.descriptor import message_class
 from data.hlo.formats import split_modules
 from data.hlo.graph import featurize_module
 from data.hlo.programs import HloProgram, featurize_files, read_programs
-from tests.data.hlo.jax_functions import FUNCTIONS
+from tests.data.hlo.jax_functions import FAST, FUNCTIONS
 from tests.features.hlo_modules import small_module, tile_tuning
 
 ADD = "  a = f32[8,4]{1,0} parameter(0)\n  ROOT b = f32[8,4]{1,0} add(a, a)\n}\n"
@@ -69,7 +69,9 @@ def forms_of(name: str, folder: Path) -> dict[str, Path]:
     return {form: put(folder / form, content) for form, content in contents.items()}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in FAST)) for n in FUNCTIONS]
+)
 def test_each_form_gives_the_arrays_of_the_protobuf(tmp_path: Path, name: str) -> None:
     graphs = {form: only(path).graph for form, path in forms_of(name, tmp_path).items()}
     reference = graphs.pop("protobuf")
