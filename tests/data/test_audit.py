@@ -94,10 +94,11 @@ def test_odd_files_carry_a_note(
     assert (row.error, row.notes) == (None, (note,) if note else ())
 
 
-def test_opcode_without_a_name_is_noted(tile_graph: TileGraph, tmp_path: Path) -> None:
-    opcodes = np.r_[tile_graph.node_opcode[:-1], np.uint8(121)]
+@pytest.mark.parametrize("opcode", [0, 121, 255])
+def test_opcode_without_a_name_is_noted(opcode: int, tile_graph: TileGraph, tmp_path: Path) -> None:
+    opcodes = np.r_[tile_graph.node_opcode[:-1], np.uint8(opcode)]
     (row,) = audit([altered(tile_graph, tmp_path, node_opcode=opcodes)])
-    assert "has opcodes without a name: 121; expected 1..120" in row.notes
+    assert f"has opcodes without a name: {opcode}; expected 1..120" in row.notes
 
 
 @pytest.mark.parametrize(("key", "value"), [("node_feat", -3e38), ("config_feat", 2.0**63)])

@@ -10,6 +10,7 @@ from common.errors import PipelineError
 from data.graphs.graph import LayoutGraph
 from data.labels import WITHHELD, Labels, read_withheld, split_usable, why_unusable, write_withheld
 from data.tree import collection_named, find_graphs
+from tests.data.npz.damaged_archives import npy, packed
 
 TILE, LAYOUT = "tile:xla:" + "a" * 32, "layout:nlp:random:" + "b" * 32
 XLA_RANDOM = collection_named("layout:xla:random")
@@ -31,6 +32,18 @@ def test_written_labels_are_read(tmp_path: Path) -> None:
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"test_runtimes\.npz: no such file"):
         read_withheld(tmp_path)
+
+
+def test_other_content_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / WITHHELD
+    path.parent.mkdir()
+    arrays = (np.full(3, 0.5), np.zeros((2, 2), np.int64), np.array([{"a": 1}], object))
+    contents = [packed([(f"{LAYOUT}.npy", npy(values))]) for values in arrays]
+    for content in (b"", b"not an archive", contents[0][:-9], *contents):
+        path.write_bytes(content)
+        with pytest.raises(PipelineError, match=r"not a whole npz file|key .*; expected") as raised:
+            read_withheld(tmp_path)
+        assert str(raised.value).startswith(f"{path}: ")
 
 
 def test_withheld_and_single_config_graphs_are_unusable(

@@ -66,6 +66,16 @@ def test_wrong_rest_restarts_the_download(
     assert "starting again" in caplog.text
 
 
+def test_truncated_body_is_not_accepted(
+    files: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A resumed download sends two requests per try.
+    files.will(PATH, *[Trouble(cut_after=10)] * 7)
+    assert "gave up after 4 tries" in failure(files, tmp_path)
+    assert "was dropped; next try in" in caplog.text
+    assert fetch(files, tmp_path) == CONTENT
+
+
 @pytest.mark.parametrize(("status", "tries"), [(404, 1), (503, 4)])
 def test_refusal_is_one_line_without_the_signature(
     files: FileServer, tmp_path: Path, status: int, tries: int

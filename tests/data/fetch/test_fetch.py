@@ -6,6 +6,7 @@ Hostile, damaged and incomplete archives write no file. A killed extraction resu
 import io
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -287,3 +288,20 @@ def test_foreign_file_among_the_graphs_is_named(tmp_path: Path) -> None:
     (job.out / PLACE / "mine.npz").write_bytes(b"x")
     with pytest.raises(PipelineError, match=r"mine\.npz: not of the dataset"):
         unpack_archive(job, GOOD)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_damaged_archive_is_one_line_or_whole(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    small = {name: content[:3000] for name, content in GRAPHS.items()}
+    is_tar = bool(seed % 2)
+    damaged = bytearray(tar_bytes(small) if is_tar else zip_bytes(*small.items(), compression=8))
+    first, last = (100, 500) if is_tar else (len(damaged) - 250, len(damaged))  # of its directory
+    for _ in range(2):
+        damaged[draw.randrange(first, last)] = draw.randrange(256)
+    if is_tar:
+        damaged[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(damaged[:512]))[0]
+    try:
+        unpack_archive(make_job(tmp_path, TRAIN), bytes(damaged))
+    except PipelineError as error:
+        assert re.search(r"a\.(tar|zip)", str(error)) and len(str(error).splitlines()) == 1

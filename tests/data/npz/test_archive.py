@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import PipelineError
 from data.npz.archive import Archive
-from tests.data.npz.damaged_archives import npy, packed
+from tests.data.npz.damaged_archives import npy, packed, raw_npy
 
 COUNTING = np.arange(600, dtype=np.int64).reshape(200, 3)
 
@@ -115,6 +115,18 @@ def test_comment_and_members_of_macos_are_accepted(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(path), COUNTING)
     with Archive(path) as archive_read:
         assert archive_read.keys == ("a",)
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62), (2**62, 0), (0, 10**30)])
+def test_axis_of_length_0_does_not_hide_a_huge_one(tmp_path: Path, shape: tuple[int, int]) -> None:
+    """An array of such a shape needs 0 bytes, as in the file, but numpy cannot create the array."""
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}\n"
+    told = r"key 'a': has shape .*, which its bytes cannot hold"
+    with (
+        Archive(write(tmp_path, packed([("a.npy", raw_npy(header))]))) as archive,
+        pytest.raises(PipelineError, match=told),
+    ):
+        archive.array("a", dtype=np.int64, shape=(None, None))
 
 
 @contextmanager

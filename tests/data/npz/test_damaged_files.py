@@ -1,5 +1,6 @@
 """Damaged copies: each is refused with one line that names the file and the key."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -195,3 +196,12 @@ def test_graph_in_other_forms_is_read_to_the_same_bits(
         path.write_bytes(repacked(arrays, **changed))
         graph = read_graph(replace(file, path=path))
         check_same_graph(replace(graph, file=file), read_graph(file))
+
+
+def test_missing_file_a_folder_and_a_pipe_are_refused_at_once(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    for path in (tmp_path / "none.npz", tmp_path, tmp_path / "pipe.npz"):
+        with pytest.raises(PipelineError, match=f"^{path}: cannot be read"):
+            read_graph(replace(find_graphs(tiny_tree)[0], path=path))
