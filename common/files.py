@@ -177,7 +177,9 @@ def missing_path(path: Path, expected: str) -> PipelineError:
     place = Path(path.anchor)
     for part in path.relative_to(path.anchor).parts:
         with suppress(OSError):
-            names = [entry.name for entry in islice(place.iterdir(), MAX_NAMES)]
+            entries = islice(place.iterdir(), MAX_NAMES)
+            # A folder has no name like that of a file.
+            names = [e.name for e in entries if ("." in e.name) == ("." in part)]
             place /= part if (place / part).exists() else nearest(part, names)
     hint = f"; did you mean {place}?" * (len(place.parts) == len(path.parts))
     return PipelineError(f"{path}: no such file or folder; expected {expected}{hint}")

@@ -46,6 +46,7 @@ def test_missing_path_names_the_nearest_one(
         "dta/samle/nqz": f"dta/samle/nqz: {absent}; did you mean data/sample/npz?",
         f"{tmp_path}/dat": f"{tmp_path}/dat: {absent}; did you mean {tmp_path}/data?",
         "data/quite_other": f"data/quite_other: {absent}",
+        "data/sample.csv": f"data/sample.csv: {absent}",
         "quite_other/sample": f"quite_other/sample: {absent}",
         "data": "data: is a folder; expected data",
         "x" * 300: f"{'x' * 300}: {absent}",
