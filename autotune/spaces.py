@@ -8,7 +8,6 @@ setting with only zeros is the default of `jax.jit`.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -107,8 +106,8 @@ def known_options() -> NDArray[np.int64]:
 def note_unknown_options(description: Description) -> None:
     """Log the compiler options that no setting has, because this XLA lacks them."""
     knobs = description.knobs.get("options")
-    is_unknown = knobs.n_options < N_OPTIONS if knobs else ()
-    if names := {name for values in compress(GENES.values(), is_unknown) for name in values[0]}:
+    genes = zip(GENES.values(), knobs.n_options if knobs else (), strict=False)
+    if names := {name for values, n in genes if n < len(values) for name in values[0]}:
         release = f"the XLA of jaxlib {description.facts.get('jaxlib', '')}"
         log.info(f"note: left out, because {release} lacks them: {', '.join(sorted(names))}")
 

@@ -24,7 +24,7 @@ def blend_submissions(members: Mapping[Path, Mapping[str, Indices]]) -> Iterator
     """
     first = next(iter(members))
     for path, rankings in members.items():
-        for name in rankings.keys() ^ members[first].keys():
+        for name in sorted(rankings.keys() ^ members[first].keys()):
             has, lacks = (path, first) if name in rankings else (first, path)
             raise PipelineError(f"{lacks}: has no row for {name}, which {has} has; expected one")
     for name in members[first]:

@@ -183,10 +183,7 @@ def suggest(
     from ensembles.ranking import rank as ranks
     from ensembles.ranking import suggest as module
 
-    runtimes: dict[int, list[float]] = {}
-    for path in measured or ():
-        for config, runtime_ns in module.read_runtimes(path, graph):
-            runtimes.setdefault(config, []).append(runtime_ns)
+    runtimes = _runtimes_of(measured or (), graph)
     ranking = ranks.rank(ranks.ranker_for(run, graph, trust or ()), graph)
     _note_platform(_report_of(run), graph)
     rows = module.suggest(ranking.scores, graph.graph, runtimes, count)
@@ -200,10 +197,16 @@ def suggest(
         return
     if best is not None:
         show(f"best        config {best}, {means[best]:.0f} ns")
-    if rows:
-        _print_configs(entries)
-    else:
-        show("all configs are measured")
+    _print_configs(entries)
+
+
+def _runtimes_of(paths: Sequence[Path], graph: "NamedGraph") -> dict[int, list[float]]:
+    from ensembles.ranking.suggest import read_runtimes
+
+    runtimes = dict[int, list[float]]()
+    for config, runtime_ns in chain(*(read_runtimes(path, graph) for path in paths)):
+        runtimes.setdefault(config, []).append(runtime_ns)
+    return runtimes
 
 
 def _suggest_options(
@@ -315,6 +318,9 @@ def _chance(report: "RunReport | None", ranking: "Ranked") -> dict[str, Any] | N
 def _print_configs(entries: list[dict[str, Any]]) -> None:
     from ensembles.ranking.layouts import TILE_BOUNDS
 
+    if not entries:
+        show("all configs are measured")
+        return
     fields, rows = (*TILE_BOUNDS, "iteration_bounds"), []
     for entry in entries:
         bounds = [entry.get("tile", {}).get(field) for field in fields]

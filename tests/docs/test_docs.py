@@ -107,7 +107,7 @@ def test_every_key_of_a_report_is_on_the_page(record: type[BaseModel]) -> None:
 
 
 def test_every_message_on_the_page_is_one_of_the_program() -> None:
-    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    paths = [path for package in (*PACKAGES, "autotune") for path in (ROOT / package).rglob("*.py")]
     source = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     section = ERRORS.split("## Frequent errors")[1]
     messages = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)

@@ -67,7 +67,7 @@ def test_indices_need_not_be_all_below_their_number() -> None:
     ("second", "line"),
     [
         ({LAYOUT: [0, 1, 2], TILE: [0, 1]}, f"0.csv: has no row for {TILE}, which 1.csv has"),
-        ({TILE: [0]}, f"0.csv: has no row for {TILE}, which 1.csv has"),
+        ({TILE: [0]}, f"1.csv: has no row for {LAYOUT}, which 0.csv has"),
         ({}, f"1.csv: has no row for {LAYOUT}, which 0.csv has; expected one"),
         ({LAYOUT: [0, 1]}, f"1.csv: {LAYOUT}: has 2 indices; expected 3 of 3 configs; expected"),
         ({LAYOUT: [0, 1, 1]}, f"1.csv: {LAYOUT}: index 1 is repeated"),
