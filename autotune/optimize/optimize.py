@@ -182,13 +182,13 @@ def optimize(
             process_s = 2 * (time.monotonic() - start_s)
             session = OptimizeSession(request, out, worker, description, process_s)
             default_description = session.describe(session.default)
+            path = stored_path(session, cache) if cache else None
+            if path and not is_fresh:
+                session = replace(session, start=start_of(session, path))
         note_unknown_options(description)
         if missing := [space for space in request.spaces if space not in description.knobs]:
             reason = why_without(request.program, missing)
             log.info(f"{reason}; continues with {', '.join(description.knobs)}")
-        path = stored_path(session, cache) if cache else None
-        if path and not is_fresh:
-            session = replace(session, start=start_of(session, path))
         # This makes the folder, so it comes after the program was opened.
         with alone_in(out / JOURNALS):
             with enough_time(f"{request.program}: the default was not measured", minutes, start_s):
