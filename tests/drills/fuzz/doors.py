@@ -27,8 +27,8 @@ from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 
 MAX_MESSAGE = 4_000  # characters
-MENU = b"xla_a = [true, false]\nxla_b = [1, 0.5, 'x,y']\n"
-SETTINGS = b'xla_a,xla_b,runtime_ns\ntrue,"x,y",1e3\n,0.5,\n'
+MENUS = (b"xla_a = [true, false]\nxla_b = [1, 0.5, 'x,y']\n", b"xla_a = ['x']\n")
+SETTINGS = (b'xla_a,xla_b,runtime_ns\ntrue,"x,y",1e3\n,0.5,\n', b"runtime_ns,xla_b,xla_a\n7,,\n")
 
 
 class Door(NamedTuple):
@@ -148,8 +148,8 @@ def _recipe_seeds() -> Iterator[bytes]:
 DOORS = {
     "npz": Door(".npz", _enter_npz, _npz_seeds, 1 << 20),
     "measured": Door(".csv", lambda p: read_runtimes(p, _graph()), _measured_seeds, 1 << 12),
-    "menu": Door(".toml", lambda p: read_menu(str(p)), lambda: iter([MENU]), 1 << 12),
-    "settings": Door(".csv", _enter_settings, lambda: iter([SETTINGS]), 1 << 12),
+    "menu": Door(".toml", lambda p: read_menu(str(p)), lambda: iter(MENUS), 1 << 12),
+    "settings": Door(".csv", _enter_settings, lambda: iter(SETTINGS), 1 << 12),
     "text": Door(".mlir", _enter_text, _text_seeds, 1 << 16),
     "hlo": Door(".pb", read_programs, _hlo_seeds, 1 << 18),
     "submission": Door(".csv", _enter_submission, _submission_seeds, 1 << 18),
