@@ -107,7 +107,7 @@ def note_unknown_options(description: Description) -> None:
     """Log the compiler options that no setting has, because this XLA lacks them."""
     knobs = description.knobs.get("options")
     genes = zip(GENES.values(), knobs.n_options if knobs else (), strict=False)
-    if names := {name for values, n in genes if n < len(values) for name in values[0]}:
+    if names := {name for values, n in genes if n <= len(values) for name in values[0]}:
         release = f"the XLA of jaxlib {description.facts.get('jaxlib', '')}"
         log.info(f"note: left out, because {release} lacks them: {', '.join(sorted(names))}")
 

@@ -237,7 +237,7 @@ def test_a_run_chooses_on_valid_and_reports_the_held_out_value(chosen_run: Path)
     assert few["held_out_value"] is None
     page = (chosen_run / "report.html").read_text()
     assert ("did not gain more than noise" if kept else "weights fitted to the valid split") in page
-    assert "Blend: the recipe's, because there are 1 labelled" in page
+    assert "the blend is the recipe's, because there are 1 labelled" in page
 
 
 def test_the_choice_blends_both_splits_and_ranks(chosen_run: Path, tmp_path: Path) -> None:
