@@ -181,7 +181,8 @@ def missing_path(path: Path, expected: str) -> PipelineError:
             # A folder has no name like that of a file.
             names = [e.name for e in entries if ("." in e.name) == ("." in part)]
             place /= part if (place / part).exists() else nearest(part, names)
-    hint = f"; did you mean {place}?" * (len(place.parts) == len(path.parts))
+    is_near = len(place.parts) == len(path.parts) and place != path
+    hint = f"; did you mean {place}?" * is_near
     return PipelineError(f"{path}: no such file or folder; expected {expected}{hint}")
 
 

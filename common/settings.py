@@ -101,7 +101,10 @@ def how_to_install(extra: str) -> str:
 
 def cache_dir() -> Path:
     """Return the folder of stores and downloads: data/ in a checkout, else one of the user."""
-    is_in_checkout = not IS_INSTALLED and Path.cwd().is_relative_to(ROOT)
+    try:
+        is_in_checkout = not IS_INSTALLED and Path.cwd().is_relative_to(ROOT)
+    except FileNotFoundError:  # the working folder was deleted
+        is_in_checkout = False
     return ROOT / "data" if is_in_checkout else USER_CACHE
 
 

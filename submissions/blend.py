@@ -38,7 +38,9 @@ def blend_submissions(members: Mapping[Path, Mapping[str, Indices]]) -> Iterator
             if is_whole and not np.isin(row, rows[first]).all():
                 faults.append("has other configs")
             if faults:
-                fault = f"{faults[0]}; expected the configs of {first}"
+                fault = (
+                    faults[0] if path == first else f"{faults[0]}; expected the configs of {first}"
+                )
                 raise PipelineError(f"{path}: {name}: {fault}")
             place[np.searchsorted(configs, row)] = np.arange(n)
         order = np.lexsort((*places[::-1], places.sum(axis=0)))

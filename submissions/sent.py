@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from pydantic import FiniteFloat
+
 from common.files import open_regular, read_json, write_text
 
 SENT = "kaggle-scores.json"
@@ -28,8 +30,8 @@ class Submission:
     size_bytes: int
     submitted_at: datetime | None = None
     status: str = "pending"
-    public_score: float | None = None
-    private_score: float | None = None
+    public_score: FiniteFloat | None = None
+    private_score: FiniteFloat | None = None
     error: str = ""
 
 
@@ -52,6 +54,9 @@ def store_sent(file: Path, listed: Iterable[Submission]) -> bool:
     sent = [row for row in listed if is_of(row, digest)]
     if sent:
         best = next((row for row in sent if row.public_score is not None), sent[0])
+        # The list may end before a submission that has a score.
+        stored = read_sent(file) if best.public_score is None else None
+        best = stored if stored and stored.public_score is not None else best
         write_text(file.with_name(SENT), json.dumps(asdict(best), indent=1, default=str) + "\n")
     return bool(sent)
 

@@ -232,7 +232,7 @@ def _verify_and_confirm(
     except TooFewMinutes:
         # One process of the stored setting is as much as verifying is.
         processes = session.confirming_processes(CONFIRM).get(session.start or (), [FAILED])
-        if not start or processes[0] == FAILED:
+        if not start or FAILED in processes:
             raise
         verified = {start.setting: processes[0]}
     for candidate in _confirm_order(session.measured(candidates, verified)):

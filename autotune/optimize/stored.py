@@ -55,9 +55,9 @@ def start_of(session: OptimizeSession, path: Path) -> Setting | None:
     """
     if header := header_of(session.out / JOURNALS / f"{SCREEN}.jsonl"):
         return tuple(header.get("start") or ()) or None
-    if not path.exists():
-        return None
     try:
+        if not path.exists():
+            return None
         with open_regular(path) as file:
             content = file.read(MAX_BYTES)
         stored = StoredBest.from_table(json.loads(content), source="content")
@@ -66,7 +66,7 @@ def start_of(session: OptimizeSession, path: Path) -> Setting | None:
         # The menu of another version may have other decisions.
         if not is_legal or stored != _stored(session, setting, stored.ratio):
             raise PipelineError("another program, machine or setting")
-    except (PipelineError, ValueError, RecursionError, ConfigFailed) as error:
+    except (OSError, PipelineError, ValueError, RecursionError, ConfigFailed) as error:
         log.info(f"note: {path}: is ignored: {error}; expected a result of this program")
         return None
     ratio = f"{stored.ratio:.2f} of the default's time"

@@ -90,7 +90,8 @@ def _parse_export(content: bytes) -> bytes:
     sizes = [size for array in arrays for size in array.shape if not isinstance(size, int)]
     names = sorted({name for size in sizes for name in size._get_vars()})
     if len(names) != 1:
-        raise ValueError(f"has {len(names)} symbolic sizes ({', '.join(names)}); expected one")
+        texts = f"{len(names)} symbolic sizes ({', '.join(names)})" if names else "fixed sizes"
+        raise ValueError(f"has {texts}; --batch N is for one symbolic size")
     values = {size: size._evaluate({names[0]: int(batch)}) for size in sizes}
     leaves = [
         jax.ShapeDtypeStruct([values.get(size, size) for size in array.shape], array.dtype)

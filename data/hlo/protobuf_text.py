@@ -43,5 +43,8 @@ def serialized(content: bytes, path: Path) -> bytes:
             text_format.Parse(text, message, allow_unknown_field=True)
             return bytes(message.SerializeToString())
         except (text_format.ParseError, ValueError, RecursionError) as error:
-            fault = f"a damaged protobuf as text: {shown(str(error))}"
+            # The parser quotes the whole line between the place and the reason.
+            place, _, reason = str(error).partition(" : ")
+            reason = reason.rpartition("': ")[2]
+            fault = f"a damaged protobuf as text: {place}: {shown(reason)}"
     raise PipelineError(f"{path}: {fault}; expected {EXPECTED}")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import PipelineError
+from common.files import missing_path
 from common.machine import thread_limits
 from common.reproducibility import generator
 from common.settings import read_toml
@@ -46,6 +47,8 @@ def read_menu(source: str) -> Menu:
     """Return the menu of a TOML file with a list of values of each option, or of `GENES`."""
     table: dict[str, Any] = {}
     if source != BUILTIN:
+        if not Path(source).exists():
+            raise missing_path(Path(source), f"a TOML file, or {BUILTIN}")
         table = read_toml(Path(source))
     for options in (options for values in GENES.values() for options in values):
         for name, value in options.items() if source == BUILTIN else ():
@@ -58,6 +61,7 @@ def read_menu(source: str) -> Menu:
         texts = [str(value) for value in values] if isinstance(values, list) else []
         texts = [text.lower() if text in ("True", "False") else text for text in texts]
         is_valid = _NAME.fullmatch(name) and texts and all(map(_VALUE.fullmatch, texts))
+        is_valid = is_valid and name != RUNTIME
         if not is_valid or len({text.lower() for text in texts}) < len(texts):
             expected = "expected a name without -- and a list of different values without spaces"
             fault = f"'{name}' is {values!r}; {expected}, such as [true, 128]"
@@ -84,7 +88,7 @@ def request_text(menu: Menu, settings: Sequence[Setting]) -> str:
 
 
 def read_measured(path: Path, menu: Menu) -> list[tuple[Setting, float]]:
-    """Return the settings and runtimes in ns of a CSV file. inf is one that failed."""
+    """Return the settings and runtimes in ns of the measured rows of a CSV file. inf has failed."""
     columns, measured = (*menu, RUNTIME), []
     for place, row in read_csv(path, columns, required=columns):
         setting = []
@@ -96,13 +100,16 @@ def read_measured(path: Path, menu: Menu) -> list[tuple[Setting, float]]:
                 expected = f"expected {', '.join(texts[1:])}, or empty for the compiler's own"
                 raise PipelineError(f"{place}: column '{name}' is {text!r}; {expected}")
             setting.append(positions[text.lower()])
-        text = row.get(RUNTIME, "missing")
+        if not (text := row.get(RUNTIME, "missing")):
+            continue
         try:
-            runtime_ns = float(text or "inf")
+            runtime_ns = float(text)
         except ValueError:
             runtime_ns = 0.0
         if not runtime_ns > 0:
-            expected = "expected a positive number, or empty if it failed"
+            expected = (
+                "expected a positive number, inf if it failed, or empty if it was not measured"
+            )
             raise PipelineError(f"{place}: {RUNTIME} is {text!r}; {expected}")
         measured.append((tuple(setting), runtime_ns))
     return measured

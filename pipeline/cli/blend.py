@@ -59,8 +59,8 @@ def blend(
 
     sources = [*(runs or submissions or ()), *(more or ())]
     if bool(runs) == bool(submissions):
-        raise UsageError("blend: expected --runs or --submissions")
-    if len({*sources, out}) <= len(sources):
+        raise UsageError("blend: expected one of --runs and --submissions")
+    if len({path.resolve() for path in (*sources, out)}) <= len(sources):
         raise UsageError("blend: a run or file is given twice; expected each once")
     check_output("--out", out, ".csv" if submissions else ".parquet")
     if submissions:
@@ -97,6 +97,8 @@ def _blend_submissions(files: Sequence[Path], out: Path) -> None:
     from submissions.check import read_submission, write_submission
 
     rows = [*blend_submissions({path: read_submission(path) for path in files})]
+    if not rows:
+        raise PipelineError(f"{files[0]}: has no rows; expected a submission")
     write_submission(out, rows)
     show(f"submission  {out} ({len(rows)} rows)")
 

@@ -181,7 +181,7 @@ def optimize(
         inputs=ProgramInputs(tuple(static or ()), arguments, seed or 0, batch),
     )
     try:
-        cache = USER_CACHE / "fast-or-slow" / "optimize"
+        cache = USER_CACHE / "optimize"
         result = choose(request, out, minutes=minutes, cache=cache, is_fresh=fresh)
     except TooFewMinutes as error:
         words = re.sub(r" --minutes[ =]\S+", "", shlex.join(sys.argv[1:]))

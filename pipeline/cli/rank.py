@@ -170,9 +170,9 @@ def suggest(
     check_output("--out", out, ".csv")
     if out and out.exists():
         raise UsageError(f"--out {out}: exists, perhaps with runtimes; expected a new file")
-    if menu and (run or collection or candidates or trust):
-        idle = "--run, --collection, --candidates and --trust have no effect; leave them out"
-        raise UsageError(f"--options {menu}: {idle}")
+    if menu and (run or collection or candidates or batch or trust):
+        idle = "--run, --collection, --candidates, --batch and --trust have no effect"
+        raise UsageError(f"--options {menu}: {idle}; leave them out")
     if program is None:
         _suggest_options(menu or "", measured or (), count, out, seed or 0, as_json=json)
         return

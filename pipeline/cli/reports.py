@@ -68,8 +68,6 @@ def runs(
     Example: fast-or-slow runs runs --html runs/runs.html
     """
     check_output("--html", html, ".html")
-    if not folder.is_dir():
-        raise missing_path(folder, "a folder with run folders")
     rows, errors = [], []
     for path in run_folders(folder):
         try:
@@ -126,11 +124,12 @@ def run_folders(folder: Path) -> Iterator[Path]:
     from models.run_folder import CONFIG
 
     if not folder.is_dir():
-        raise PipelineError(f"{folder}: no such folder; expected one that holds run folders")
+        raise missing_path(folder, "a folder with run folders")
     if (folder / CONFIG).is_file():
         yield folder
         return
-    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+    # A link may lead to a folder above it.
+    for path in sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink()):
         yield from run_folders(path)
 
 

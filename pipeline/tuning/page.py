@@ -16,11 +16,14 @@ MIN_TRIALS = 4
 
 
 def importances_of(study: "Study") -> dict[str, float]:
-    """Return the share of each parameter in the variance of the values. Empty for few trials."""
+    """Return the share of each parameter in the variance of the values.
+
+    Empty for few trials, and for equal values, which have no variance.
+    """
     import optuna
 
-    complete = (optuna.trial.TrialState.COMPLETE,)
-    if len(study.get_trials(deepcopy=False, states=complete)) < MIN_TRIALS:
+    complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    if len(complete) < MIN_TRIALS or len({trial.value for trial in complete}) == 1:
         return {}
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     shares = optuna.importance.get_param_importances(study, evaluator=evaluator)

@@ -120,8 +120,8 @@ def test_command_refuses_wrong_words_in_one_line(tmp_path: Path) -> None:
         ((*pair, "--out", a), 2, "a run or file is given twice"),
         ((*pair, a, "--out", out), 2, "a run or file is given twice"),
         ((*pair, "--out", out, "--method", "rank-mean"), 2, "takes --out only"),
-        ((*pair, "--runs", a, "--out", out), 2, "expected --runs or --submissions"),
-        (("blend", "--out", out), 2, "expected --runs or --submissions"),
+        ((*pair, "--runs", a, "--out", out), 2, "expected one of --runs and --submissions"),
+        (("blend", "--out", out), 2, "expected one of --runs and --submissions"),
         ((*pair, tmp_path / "c.csv", "--out", out), 1, "c.csv: no such file or folder; exp"),
     ):
         (said,) = stderr_of(*words, expect=code)

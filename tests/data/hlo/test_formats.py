@@ -234,7 +234,7 @@ def test_batch_sets_the_symbolic_size_of_an_export(tmp_path: Path) -> None:
     assert list(entry.program_shape.result.dimensions) == [9]
     assert "or give --batch N for one symbolic size of jax.export" in refusal(symbolic("b, 4"))
     for path, fault in (
-        (symbolic("b, s"), r"has 2 symbolic sizes \(b, s\); expected one; "),
+        (symbolic("b, s"), r"has 2 symbolic sizes \(b, s\); --batch N is for one symbolic size; "),
         (put(tmp_path / "one.hlo", ONE), "--batch 3: .* is no jax.export artifact; leave it out"),
     ):
         with pytest.raises(PipelineError, match=fault):

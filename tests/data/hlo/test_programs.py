@@ -195,7 +195,7 @@ def test_bad_kernel_is_named_and_none_is_written(tmp_path: Path) -> None:
             "a damaged jax.export artifact;",
         ),
         (b'# c\nhlo_module {\n  name: "m"\n}\n', "a protobuf as text without instructions;"),
-        (b'hlo_module {\n  name: "m"\n', "a damaged protobuf as text: 2:9 : Expected"),
+        (b'hlo_module {\n  name: "m"\n', "a damaged protobuf as text: 2:9: Expected"),
         (b"hlo_module { x { " + b"a { " * 9_000, "a damaged protobuf as text: maximum recursion"),
         (b'name: "\xff"', "a damaged protobuf as text: 'utf-8' codec"),
         (gzip.compress(b"any module", mtime=0), "damaged, cut short or something else"),

@@ -161,7 +161,8 @@ def test_fault_of_a_table_is_one_line(text: str, fault: str, tmp_path: Path) -> 
 def test_table_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
     menu, path = {"a": ("", "1"), "b": ("", "true", "x,y")}, tmp_path / "runs.csv"
     path.write_bytes(
-        b'\xef\xbb\xbfruntime_ns,b,a\r\n5,TRUE,1\r\n6, ,\r\n,"x,y",1\r\n,,\r\n5e3,true,1\r\n'
+        b"\xef\xbb\xbfruntime_ns,b,a\r\n5,TRUE,1\r\n6, ,\r\n"
+        b'inf,"x,y",1\r\n,true,1\r\n,,\r\n5e3,true,1\r\n'
     )
     expected = [((1, 1), 5.0), ((0, 0), 6.0), ((1, 2), np.inf), ((1, 1), 5000.0)]
     assert read_measured(path, menu) == expected

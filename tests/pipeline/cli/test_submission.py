@@ -108,7 +108,7 @@ def test_a_page_of_runs_needs_a_score(tmp_path: Path) -> None:
     assert "expected a name that ends in .html" in call(*words, tmp_path / "a.png", expect=2)
     assert [*tmp_path.iterdir()] == [tmp_path / "runs"]
     missing = call("submission", "list", "--runs", tmp_path / "no", expect=1)
-    assert f"{tmp_path / 'no'}: no such folder" in missing
+    assert f"{tmp_path / 'no'}: no such file or folder" in missing
 
 
 def test_a_bad_file_is_told_as_the_check_does_and_nothing_is_sent(
