@@ -105,14 +105,11 @@ class BaselineGcn(LayoutNetwork):
         )
 
     def settings(self, inputs: LayoutInputs, choices: Tensor) -> Tensor:
-        """Return the layouts of configs as numbers 0..100, 0 at nodes that are not configurable.
+        """Return layouts, (m, c, 18), as numbers 0..100, 0 at nodes that are not configurable.
 
         Args:
             inputs: Inputs of the graph.
             choices: (c, k) int64 rows of `inputs.vectors`.
-
-        Returns:
-            (m, c, 18) float32.
         """
         values = inputs.vectors.float() * (CONFIG_SCALE / (N_SYMBOLS - 1))  # (v, 18)
         layouts = F.embedding(choices.T, values)  # (k, c, 18)
@@ -132,7 +129,11 @@ class BaselineGcn(LayoutNetwork):
             x = layer(x, settings, product)
         sums = x.sum(dim=0), x[inputs.config_ids].sum(dim=0)  # (c, h) each
         directions = [F.normalize(total, dim=-1) for total in sums]
-        return self.head(torch.cat([x.mean(dim=0), *directions], dim=-1)).squeeze(-1)
+        pooled = torch.cat([x.mean(dim=0), *directions], dim=-1)
+        # Scores in half precision have ties.
+        with torch.autocast(pooled.device.type, enabled=False):
+            scores: Tensor = self.head(pooled.float()).squeeze(-1)
+        return scores
 
     def chunk_for(self, inputs: LayoutInputs) -> int:
         """Return how many configs fit `inference_tensor_mib`."""

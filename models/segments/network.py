@@ -26,7 +26,7 @@ from models.layout.attention import CrossConfigAttention, log_sum_exp
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
 from models.layout.inputs import SparseAggregation, layout_reader
 from models.segments.cut import Ring, Segment, SegmentedGraph, cut_graph
-from models.training.device import device_of
+from models.training.device import device_of, without_autocast
 
 N_POOLS = 3
 
@@ -48,8 +48,9 @@ class SegmentHead(nn.Module):
         )
 
     def hidden(self, embeddings: Tensor) -> Tensor:
-        return nn.functional.gelu(self.mix(embeddings))[None]
+        return nn.functional.gelu(self.mix(embeddings.float()))[None]
 
+    @without_autocast
     def normaliser(self, embeddings: Tensor) -> Tensor | None:
         """Return the attention's normaliser over all configs, (1, 1, h), if there is attention."""
         if self.configs is None:
@@ -57,15 +58,13 @@ class SegmentHead(nn.Module):
         total = log_sum_exp(self.hidden(embeddings), self.configs.sharpness())
         return total - math.log(len(embeddings))
 
+    @without_autocast
     def forward(self, embeddings: Tensor, normaliser: Tensor | None = None) -> Tensor:
-        """Score configs.
+        """Return (c,) scores in float32, because scores in half precision have ties.
 
         Args:
             embeddings: (c, 3h) embeddings.
             normaliser: (1, 1, h) normaliser of all configs. None uses these configs.
-
-        Returns:
-            (c,) scores. A lower score means a faster config.
         """
         y = self.hidden(embeddings)
         if self.configs is not None:

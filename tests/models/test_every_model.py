@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_graph
@@ -154,11 +155,10 @@ def test_each_network_trains_in_half_precision(name: str, tiny_tree: Path, tmp_p
         scores[precision] = ranker.score(read_graph(files[0]))
     assert not np.array_equal(scores["float32"], scores["bfloat16"])
     assert np.corrcoef(scores["float32"], scores["bfloat16"])[0, 1] > 0.9
-    if name in OWN_NAMES:
-        return
     # Heads of the project's networks are float32, because scores in half precision have ties.
-    n_scores = {precision: len(np.unique(values)) for precision, values in scores.items()}
-    assert n_scores["bfloat16"] > 0.8 * n_scores["float32"]
+    halves = torch.from_numpy(scores["bfloat16"])
+    is_half = (halves.bfloat16().float() == halves).float().mean() > 0.1
+    assert not is_half or name in OWN_NAMES
 
 
 PROGRAM = """
