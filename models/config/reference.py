@@ -6,11 +6,13 @@ Run `.venv/bin/python -m models.config.reference` after a change of a key or its
 import inspect
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from common.files import write_text
+from common.pages import render_page
 from common.settings import ROOT, FrozenConfig
 from models.config.networks import MAX_INT, TrainingConfig
 from models.config.recipe import Recipe
@@ -24,56 +26,35 @@ KINDS = {
     **{"string": "text", "integer": "whole number", "number": "number"},
     **{"boolean": "true or false", "array": "a list", "object": "a table"},
 }
-HEADER = """# Recipe keys
-
-This page lists each key of a recipe, with its values, default and meaning.
-
-A recipe is a TOML file with the settings of a run. `configs/` contains the recipes of the project,
-for example `cpu.toml`. A recipe needs only the keys that differ from their defaults:
-
-```toml
-seeds = [0, 1, 2]
-
-[cross_config_sage.training]
-steps = 800
-```
-
-`--set KEY=VALUE` changes a key in one command, for example `--set features.prune=hops-2`. The
-key of a table has its name in front, as in `--set cross_config_sage.training.steps=800`. An
-unknown key or a wrong value is an error, and the message lists the allowed values. A whole number
-is below 2147483648, and no text or boolean is read as a number.
-[Custom models](../guides/add_a_model.md) have a table of their own."""
 
 
 def page() -> str:
-    lines = [HEADER, "", "## Keys outside tables", "", *_table(Recipe)]
-    for name, field in Recipe.model_fields.items():
-        if _is_table(field) and type(field.default).model_fields:
-            config = field.default
-            lines += ["", f"## [{name}]", "", _summary(type(config)), "", *_table(type(config))]
-            if "training" in type(config).model_fields:
-                lines += ["", f"The keys of `[{name}.training]` are [below](#training)."]
-    text = "Each network has such a table, for example `[cross_config_sage.training]`."
-    lines += ["", "## training", "", _summary(TrainingConfig), text, "", *_table(TrainingConfig)]
-    return "\n".join(lines) + "\n"
+    parts = [
+        {"name": name, "has_training": "training" in fields, **_facts(type(field.default))}
+        for name, field in Recipe.model_fields.items()
+        if _is_table(field) and (fields := type(field.default).model_fields)
+    ]
+    facts = {"table": _rows(Recipe), "parts": parts, "training": _facts(TrainingConfig)}
+    return render_page(Path(__file__).with_name("recipes.md.j2"), **facts)
 
 
 def _is_table(field: FieldInfo) -> bool:
     return isinstance(field.default, FrozenConfig)
 
 
-def _table(config: type[FrozenConfig]) -> list[str]:
-    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
+def _facts(config: type[FrozenConfig]) -> dict[str, Any]:
+    summary = (inspect.getdoc(config) or "").split("\n\n")[0].replace("\n", " ")
+    return {"summary": summary, "table": _rows(config)}
+
+
+def _rows(config: type[FrozenConfig]) -> list[list[str]]:
+    rows = []
     for name, schema in config.model_json_schema()["properties"].items():
         if not _is_table(config.model_fields[name]):
             default = json.dumps(schema["default"])
             cells = (f"`{name}`", _values(schema), f"`{default}`", _meaning(config, name))
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            rows.append([cell.replace("|", "\\|") for cell in cells])
     return rows
-
-
-def _summary(config: type[FrozenConfig]) -> str:
-    return (inspect.getdoc(config) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _meaning(config: type[FrozenConfig], name: str) -> str:
