@@ -5,6 +5,7 @@ bound by memory: each network moves a counted number of such tensors. `python -m
 measures steps. `make rehearsal` compares the times of the processor with whole trainings.
 """
 
+import tomllib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from models.registry import model_entry
 
 # The file of `python -m benchmarks.gpu`, and the measurements of one GPU in this repository.
 MEASURED_HERE, MEASURED = ROOT / "runs/gpu/steps.json", Path(__file__).with_name("steps.json")
+COSTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 # Time to launch the kernels of a step without CUDA graphs, if it was not measured.
 HOST_MS = 15.0
 # The largest graph keeps this many times the nodes of `kept_nodes`: 14,966 of 41,541.
@@ -47,15 +49,7 @@ class Card(NamedTuple):
     gb_s: float
 
 
-# The bandwidth of the H100 is measured: 18.16 GB in 11.24 ms, half of the data sheet. The H200 and
-# the A100 get the same share. The T4, whose memory is slow compared with its arithmetic, gets the
-# 78 % of the data sheet that a copy reaches: assumed, not measured here.
-CARDS = {
-    "t4": Card("t4", is_new=False, memory_gib=14.6, gb_s=250),
-    "a100": Card("a100", is_new=True, memory_gib=79.2, gb_s=983),
-    "h100": Card("h100", is_new=True, memory_gib=79.2, gb_s=1615),
-    "h200": Card("h200", is_new=True, memory_gib=139.8, gb_s=2314),
-}
+CARDS = {name: Card(name, **facts) for name, facts in COSTS["cards"].items()}
 
 
 def card_named(name: str) -> Card | None:
@@ -83,18 +77,7 @@ class NetworkCost(NamedTuple):
 
 # Ending of the name of a network with `norm = "nodes"`.
 OVER_NODES = ", norm over nodes"
-# Tensors are counted by benchmarks/gpu_measures.py, as tests/pipeline/planning/test_costs.py does
-# again. `peak` and `cpu_ns` are measured. Those of the norm over nodes are in proportion to the
-# tensors in memory and the times of the other norm, on a processor.
-NETWORK_COSTS = {
-    "cross_config_sage": NetworkCost(113, 219, 11.2, 18, 85, 0.72),
-    f"cross_config_sage{OVER_NODES}": NetworkCost(375, 470, 17, 21, 102, 0.86),
-    "tgraph": NetworkCost(348, 348, 45, 45, 140, 0.05),
-    "baseline_gcn": NetworkCost(207, 207, 45, 45, 83, 0),
-    "segment_sage": NetworkCost(136, 136, 21, 21, 53, 0.15),
-    "late_fusion_sage": NetworkCost(5.6, 5.6, 1.5, 1.5, 2.8, 0),
-    "early_fusion_sage": NetworkCost(180, 180, 26, 26, 40, 0.6),
-}
+NETWORK_COSTS = {name: NetworkCost(*values) for name, values in COSTS["networks"].items()}
 # A custom network is reckoned like this one, without fused kernels.
 LIKE_CUSTOM = "tgraph"
 # Further tensors that dropout moves.

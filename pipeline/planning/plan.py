@@ -15,34 +15,13 @@ from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
 from models.config.trees import BaselineConfig
 from models.registry import model_entry
-from pipeline.planning.costs import Card, StepCosts, step_of
+from pipeline.planning.costs import COSTS, Card, StepCosts, step_of
 
 HOUR_S, MIB = 3600.0, 2**20
-# Seconds of a graph on one thread of an AMD EPYC: in all, for each node, for each config, and for
-# each config of each node. Measured on synthetic graphs of the published sizes. "read" makes the
-# inputs of a network, without and with statistics.
-PROCESSOR_S = {
-    "layout": {
-        "prepare": (0.0, 2e-6, 0.0, 2.5e-9),
-        "statistics": (1e-3, 6.5e-6, 4e-6, 0.0),
-        "rank": (1e-3, 6.5e-6, 1e-5, 0.0),
-        "score": (0.0, 0.0, 0.0, 8e-9),
-        "read": (2e-3, 6e-7, 9e-8, 0.0),
-        "read statistics": (4e-3, 2.6e-6, 1.4e-7, 0.0),
-    },
-    "tile": {
-        "prepare": (0.0, 0.0, 7e-6, 0.0),
-        "statistics": (0.005, 0.0, 0.0, 0.0),
-        "rank": (0.0, 0.0, 6e-6, 0.0),
-        "score": (0.0, 0.0, 2.3e-5, 0.0),
-        "read": (0.014, 0.0, 0.0, 0.0),
-    },
-}
+PROCESSOR_S, ROW_ROUND_S = COSTS["processor_s"], COSTS["row_round_s"]
 # Bytes of the inputs of a network: for each kept node, and for each distinct config.
 INPUT_NODE_BYTES, INPUT_CONFIG_BYTES = 850, 35
 BY_GRAPH = "config_columns_boosting"
-# For each row in a round of boosting.
-ROW_ROUND_S = {"layout_boosting": 1.6e-6, BY_GRAPH: 6e-7, "tile_boosting": 1e-6}
 # Memory of the process before it has read anything, of its CUDA libraries, and of a card that CUDA
 # takes for itself.
 LIBRARIES_MIB, CUDA_MIB, CONTEXT_MIB = 363, 1500, 500
