@@ -17,7 +17,7 @@ from typing import Annotated, Any
 # The working folder may have other modules named `models` or `data`, so the project comes first.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common.errors import escaped
+from common.errors import did_you_mean, escaped
 from common.signals import end_at_once, handle, handled_by
 
 HOW_TO_INSTALL = "run `make setup`, then .venv/bin/python -m pipeline"
@@ -70,8 +70,10 @@ VARIABLES = {
     "TPUGRAPHS_BASE_URL": "Mirror that `fetch` downloads from.",
     "KAGGLE_API_TOKEN": "Token of Kaggle. Default: the files in KAGGLE_CONFIG_DIR or ~/.kaggle.",
 }
-# Part of a message about a wrong option: typer quotes pydantic.
-PYDANTIC_TEXT = re.compile("(: )(?:Input should be|Value error,.* is not) (.*?)(?:, unable .*)?$")
+# Parts of a message about a wrong option: typer quotes pydantic.
+WRONG_CHOICE = re.compile("Value error, '(.*)' is not (one of .*)")
+WRONG_NUMBER = re.compile("Input should be .*")
+NUMBERS: Any = {int: "a whole number", list[int]: "a whole number", float: "a number"}
 
 
 class Commands(TyperGroup):
@@ -111,12 +113,23 @@ class Commands(TyperGroup):
                 raise
             text = error.format_message()
             if not text.startswith("Usage:"):
-                text = PYDANTIC_TEXT.sub(r"\1expected \2", " ".join(text.split()).rstrip("."))
+                text = _plain(" ".join(text.split()).rstrip("."), getattr(error, "param", None))
                 name = error.ctx.command_path if error.ctx else "fast-or-slow"
                 how = f"`{name} --help` lists the options"
                 text = escaped(f"error: {text[:1].lower()}{text[1:]}; {how}")
             typer.echo(text, err=True)
             sys.exit(error.exit_code)
+
+
+def _plain(text: str, option: Any) -> str:
+    """Say what a wrong option of typer should be, and which choice is spelled most like it."""
+    if wrong := WRONG_CHOICE.search(text):
+        near = did_you_mean(wrong[1], re.findall("'([^']*)'", wrong[2]))
+        return WRONG_CHOICE.sub(lambda _: f"expected {wrong[2]}{near}", text)
+    kind = NUMBERS.get(option.type_descriptor.annotation) if WRONG_NUMBER.search(text) else None
+    limits = {"at least": getattr(option, "min", None), "at most": getattr(option, "max", None)}
+    bounds = " and ".join(f"{side} {limit}" for side, limit in limits.items() if limit is not None)
+    return WRONG_NUMBER.sub(f"expected {kind}{bounds and f', {bounds}'}", text) if kind else text
 
 
 @cache

@@ -27,6 +27,7 @@ from autotune.programs.catalogue import (
 )
 from autotune.programs.compiled import export_flat, with_module
 from common.errors import PipelineError, UsageError
+from common.files import missing_path
 from data.hlo.files import EXPECTED, choose, split_choice
 from data.hlo.parse import check_jaxlib, jaxlib_function
 from data.hlo.programs import program_name, read_programs
@@ -76,7 +77,7 @@ def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
     """Return the program of FILE or FILE#MODULE. The file is read when the program is built."""
     path, module_name = split_choice(Path(name))
     if not path.exists():
-        raise PipelineError(f"--program {name}: no such file; expected {EXPECTED}")
+        raise PipelineError(f"--program {missing_path(path, EXPECTED)}")
     stem = program_name(path)
     read = cache(lambda: read_module(name, inputs.batch))
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import PipelineError, UsageError
+from common.files import missing_path
 
 EXPECTED = (
     "tuning data, HLO (protobuf or text), StableHLO, a jax.export artifact, or a gzip file of one"
@@ -69,6 +70,22 @@ def find_dumped(folder: Path, choice: str | None) -> Path:
     names = sorted(modules)
     place = choose(folder, [(name, *name.split(".", 1)) for name in names], choice)
     return folder / min(modules[names[place]])[2]
+
+
+def locate(
+    path: Path, choice: str | None = None, expected: str = EXPECTED
+) -> tuple[Path, str | None]:
+    """Return the file that FILE, FILE#NAME or a dump names, and the name of a module in it.
+
+    `choice` is the name of a module if the path has none.
+    """
+    path, name = split_choice(path)
+    choice = name if choice is None else choice
+    if path.is_dir():
+        return find_dumped(path, choice), None
+    if not path.exists():
+        raise missing_path(path, expected)
+    return path, choice
 
 
 def unpack(path: Path, content: bytes) -> bytes:

@@ -22,7 +22,7 @@ from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import RANK_MAX
 from data.hlo import parse
 from data.hlo.descriptor import message_class
-from data.hlo.files import EXPECTED, choose, find_dumped, split_choice, unpack
+from data.hlo.files import EXPECTED, choose, locate, unpack
 from data.hlo.formats import lacks_main, split_modules
 from data.hlo.graph import HloGraph, featurize_module, sequence_features
 from data.hlo.jaxlib_parser import BYTECODE
@@ -194,9 +194,7 @@ def read_programs(path: Path, batch: int | None = None) -> list[HloProgram]:
     Raises:
         UsageError: Not exactly one module has the name, or a batch size is of no use.
     """
-    path, choice = split_choice(path)
-    if path.is_dir():
-        path, choice = find_dumped(path, choice), None
+    path, choice = locate(path)
     return parse_programs(path, read_bytes(path), choice, batch)
 
 

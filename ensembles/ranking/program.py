@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from common.files import missing_path, open_regular
+from common.files import open_regular
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
 from data.graphs.packing import pack_values
-from data.hlo.files import EXPECTED, choose, find_dumped, split_choice
+from data.hlo.files import EXPECTED, choose, locate
 from data.npz.archive import Archive
 from data.tree import Collection, GraphFile, collection_named, file_from_path, names_beside
 from features.padding import tensor_ranks
@@ -148,13 +148,8 @@ def load_graphs(
             configurable node.
         UsageError: The collection or kernel does not exist, or the collection has the other kind.
     """
-    path, name = split_choice(Path(path))
-    kernel = name if kernel is None else kernel
     target = collection_named(collection) if collection else None
-    if path.is_dir():
-        path, kernel = find_dumped(path, kernel), None
-    elif not path.exists():
-        raise missing_path(path, f"the npz file of a graph, {EXPECTED}")
+    path, kernel = locate(Path(path), kernel, f"the npz file of a graph, {EXPECTED}")
     graphs = _read_graphs(path, target, kernel, batch)
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:

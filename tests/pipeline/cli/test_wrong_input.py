@@ -73,11 +73,13 @@ NO_PATH = "no such file or folder; expected"
         (
             "score --submission submission.csv --split vlaid",
             2,
-            "one of 'train', 'valid', 'test'; `",
+            "one of 'train', 'valid', 'test'; did you mean valid?; `",
         ),
         ("statistics --out o --splits vlaid", 2, "did you mean valid?"),
-        ("fetch --source kagle", 2, "expected one of 'google', 'kaggle'; `"),
-        ("synthesize --out o --plan smal", 2, "expected one of 'tiny', 'small', 'published'; `"),
+        ("fetch --source kagle", 2, "'google', 'kaggle'; did you mean kaggle?; `"),
+        ("synthesize --out o --plan smal", 2, "expected one of 'tiny', 'small', 'published'; did"),
+        ("featurize READM.md --out o", 1, "did you mean README.md?"),
+        (f"collect --program {GRAPH}x --out o", 1, f"did you mean {GRAPH}?"),
         ("optimize --program mlp_b16 --out o --space layots", 2, "did you mean layouts?"),
     ],
 )
