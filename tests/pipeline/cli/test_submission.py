@@ -122,11 +122,17 @@ def test_a_bad_file_is_told_as_the_check_does_and_nothing_is_sent(
     assert not fake_kaggle.received
 
 
-def test_the_answer_to_the_sample_is_called_that(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
+@pytest.mark.parametrize("has_data", [False, True])
+def test_the_answer_to_the_sample_is_called_that(
+    fake_kaggle: FakeKaggle, run_folder: Path, has_data: bool
+) -> None:
+    # A data folder without a test split has no answers, so the sample judges the file.
+    data = run_folder.parent / "data"
+    place_npz(data, "tile/xla/train", "mine", config_runtime=np.ones(3, np.int64))
     counts = expected_rows(SAMPLE, "test").items()
     rows = [SubmissionRow(x, np.arange(n if "layout" in x else min(n, 5))) for x, n in counts]
     write_submission(run_folder / "submission.csv", rows)
-    text = upload(run_folder, expect=1)
+    text = upload(run_folder, *(("--data", data) if has_data else ()), expect=1)
     assert f"submission.csv: answers the test graphs of {SAMPLE}, not the competition's" in text
     assert not fake_kaggle.received
 
