@@ -12,8 +12,10 @@ scale. Sizes of trees were chosen on the sample's train split and on synthetic c
 configs.
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -45,43 +47,18 @@ STACKING_FOLDS = 5
 
 
 class TreeSettings(NamedTuple):
-    """The trees of one ranker.
-
-    Attributes:
-        rounds: Number of trees, as a share of `num_boost_round`.
-    """
+    """The trees of one ranker. program_trees.toml explains the fields."""
 
     rounds: float
     min_rows_per_leaf: int
     parameters: Mapping[str, float | int | str]
 
 
-FEW: Mapping[TreesName, TreeSettings] = {
-    "columns": TreeSettings(
-        1, 2, {"learning_rate": 0.05, "num_leaves": 7, "feature_fraction": 0.5}
-    ),
-    "both": TreeSettings(1, 5, {"learning_rate": 0.05, "num_leaves": 7, "feature_fraction": 0.3}),
-    # Deep trees on a part of the configs each, with most features at every split.
-    "forest": TreeSettings(
-        0.25,
-        1,
-        {
-            "boosting": "rf",
-            "bagging_freq": 1,
-            "bagging_fraction": 0.7,
-            "num_leaves": 1024,
-            "feature_fraction_bynode": 0.8,
-        },
-    ),
-}
-MANY: Mapping[TreesName, TreeSettings] = {
-    "columns": TreeSettings(
-        5, 20, {"learning_rate": 0.1, "num_leaves": 15, "feature_fraction": 0.7}
-    ),
-    "both": TreeSettings(
-        2.5, 20, {"learning_rate": 0.1, "num_leaves": 15, "feature_fraction": 0.3}
-    ),
-}
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+FEW, MANY = (
+    {name: TreeSettings(**settings) for name, settings in _TABLES[size].items()}
+    for size in ("few", "many")
+)
 
 
 def ranker_weights(n_configs: int, n_features: int) -> dict[RankerName, float]:
