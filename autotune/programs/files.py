@@ -78,8 +78,7 @@ def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
     path, module_name = split_choice(Path(name))
     if not path.exists():
         raise PipelineError(f"--program {missing_path(path, EXPECTED)}")
-    stem = program_name(path)
-    read = cache(lambda: read_module(name, inputs.batch))
+    stem, read = program_name(path), cache(lambda: read_module(name, inputs.batch))
 
     def build() -> tuple[Callable[..., Any], tuple[Any, ...]]:
         module, parameters, results = read()
