@@ -1,4 +1,4 @@
-"""The graphs that `collect` measures: one search and one file each. Also those of the sample."""
+"""The graphs that `collect` measures: one search and one file each. Also those of its plans."""
 
 import itertools
 from collections.abc import Collection as Names
@@ -26,8 +26,12 @@ Manifest = Mapping[str, Mapping[str, Any]]
 JOURNALS = "journal"
 # The space of each `--kind`.
 KINDS = {"layout": "layouts", "options": "options", "fusion": "fusion"}
-# The catalogue has the number of configs of each program of the sample.
-SAMPLE_ROUNDS, SAMPLE_TIMEOUT_S = 6, 120.0
+# The searches of each plan, its rounds, and the time limit of a config in seconds. The catalogue
+# has the programs of each plan, and their numbers of configs.
+PLANS: Mapping[str, tuple[tuple[str, ...], int, float]] = {
+    "sample": (tuple(SEARCHES), 6, 120.0),
+    "large": (("random",), 2, 600.0),
+}
 
 
 @dataclass(frozen=True)
@@ -128,14 +132,16 @@ class CollectRequest:
         return Session(self.open_measurable, timeout_s=self.timeout_s, label=self.name)
 
 
-def sample_requests(*, seed: int = 0, device: str | None = None) -> list[CollectRequest]:
-    """Return the requests of the sample, with all collections and splits interleaved.
+def plan_requests(plan: str, *, seed: int = 0, device: str | None = None) -> list[CollectRequest]:
+    """Return the requests of a key of `PLANS`, with all collections and splits interleaved.
 
-    If the sample is stopped early, it has about the same share of each of them.
+    If the measurement is stopped early, it has about the same share of each of them.
     """
+    searches, n_rounds, timeout_s = PLANS[plan]
+    of_plan = [row for row in rows() if row["plan"] == plan]
     queues: dict[tuple[str, str], list[CollectRequest]] = {}
-    for row, search in itertools.product(rows(), SEARCHES):
-        effort = (int(row["configs"]), SAMPLE_ROUNDS, SAMPLE_TIMEOUT_S, seed)
+    for row, search in itertools.product(of_plan, searches):
+        effort = (int(row["configs"]), n_rounds, timeout_s, seed)
         request = CollectRequest(row["program"], "layout", search, row["split"], device, *effort)
         queues.setdefault((request.collection.name, request.split), []).append(request)
     by_place = [

@@ -41,8 +41,9 @@ from data.hlo.choices import Choices
 from data.hlo.parse import HOW_TO_INSTALL
 
 DEVICES = ("cpu", "gpu", "tpu")
-# Compiled programs in memory. Each takes a few MB.
-MAX_PROGRAMS = 1024
+# Instructions of all compiled programs in memory. XLA maps a region of memory for about eight
+# instructions, and Linux allows 65,530 regions. An instruction takes about 13 KB.
+MAX_INSTRUCTIONS = 200_000
 MAX_REASON = 400
 NOT_DONE = "not done after"
 _FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")
@@ -62,8 +63,16 @@ class _Server:
         open_measurable, self.on_all_cores = request
         program = open_measurable()
         self.spell, self.describe_setting = program.spell, program.describe_setting
-        self.load = lru_cache(MAX_PROGRAMS)(lambda key: program.load(np.frombuffer(key, np.int64)))
         description = program.describe()
+        n_programs = max(1, MAX_INSTRUCTIONS // len(description.arrays["node_opcode"]))
+
+        def load(key: bytes) -> Loaded:
+            loaded = program.load(np.frombuffer(key, np.int64))
+            # Modules and traces of the compilation refer to each other in circles.
+            gc.collect()
+            return loaded
+
+        self.load = lru_cache(n_programs)(load)
         self.clock = WALL if self.on_all_cores else clock_for(description.facts["platform"])
         return description
 

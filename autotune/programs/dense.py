@@ -148,9 +148,9 @@ def graph_conv(w: Draw, inputs: Draw, batch: int) -> Any:
     return dense(w, jnp.concatenate([x.mean(1), x.max(1)], axis=-1), 32)
 
 
-def ode(w: Draw, inputs: Draw, batch: int) -> Any:
-    """A flow of points, each drawn by all others, integrated by three steps of Runge and Kutta."""
-    n_points, width, step = 32, 48, 1 / 3
+def ode(w: Draw, inputs: Draw, batch: int, depth: int = 3) -> Any:
+    """A flow of points, each drawn by all others, integrated by `depth` Runge-Kutta steps."""
+    n_points, width, step = 32, 48, 1 / depth
     widen, across, narrow = w.dense(width, 96), w.dense(n_points, n_points), w.dense(96, width)
 
     def slope(x: Any) -> Any:
@@ -158,7 +158,7 @@ def ode(w: Draw, inputs: Draw, batch: int) -> Any:
         return linear(narrow, jnp.tanh(linear(across, y)).swapaxes(1, 2))
 
     x = inputs.array(batch, n_points, width)
-    for _ in range(3):
+    for _ in range(depth):
         first = slope(x)
         second = slope(x + step / 2 * first)
         third = slope(x + step / 2 * second)

@@ -101,12 +101,12 @@ def coupling(w: Draw, inputs: Draw, batch: int) -> Any:
     return jnp.concatenate([x.reshape(batch, -1), volume[:, None]], axis=-1)
 
 
-def stencil(w: Draw, inputs: Draw, batch: int) -> Any:
+def stencil(w: Draw, inputs: Draw, batch: int, depth: int = 4) -> Any:
     """Finite differences of fields on a torus, with corrections by a small network."""
     n_fields = 4
     x, rates = inputs.array(batch, 32, 32, n_fields), w.weight(n_fields, n_fields)
     first, last = w.weight(3, 3, 3 * n_fields, 16), w.weight(1, 1, 16, n_fields)
-    for _ in range(4):
+    for _ in range(depth):
         rows = jnp.roll(x, 1, axis=1) - jnp.roll(x, -1, axis=1)
         columns = jnp.roll(x, 1, axis=2) - jnp.roll(x, -1, axis=2)
         around = [jnp.roll(x, by, axis=axis) for by in (1, -1) for axis in (1, 2)]
@@ -166,8 +166,8 @@ def tensor_train(w: Draw, inputs: Draw, batch: int) -> Any:
     return dense(w, x.reshape(batch, -1), 64)
 
 
-def inner_steps(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Meta-learning: each task takes two gradient steps on its examples before it answers."""
+def inner_steps(w: Draw, inputs: Draw, batch: int, depth: int = 2) -> Any:
+    """Meta-learning: each task takes `depth` gradient steps on its examples before it answers."""
     n_examples, n_in, n_out = 24, 20, 8
     x, answers = inputs.array(batch, n_examples, n_in), inputs.array(batch, n_examples, n_out)
     queries = inputs.array(batch, n_examples, n_in)
@@ -183,7 +183,7 @@ def inner_steps(w: Draw, inputs: Draw, batch: int) -> Any:
         difference = answer(weights, x) - answers
         return (difference * difference).mean((1, 2)).sum()
 
-    for _ in range(2):
+    for _ in range(depth):
         slopes = jax.grad(loss)(weights)
         weights = [layer - 0.1 * slope for layer, slope in zip(weights, slopes, strict=True)]
     return answer(weights, queries)

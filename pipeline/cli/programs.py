@@ -43,7 +43,8 @@ def collect(
         str, typer.Option(help="Decisions to vary: layout, options or fusion.")
     ] = "layout",
     plan: Annotated[
-        Literal["sample"] | None, typer.Option(help="Measure a plan instead of a program.")
+        Literal["sample", "large"] | None,
+        typer.Option(help="Measure the programs of a plan instead of one."),
     ] = None,
     configs: Annotated[int, typer.Option(min=2, help="Number of configs per graph.")] = 100,
     search: Annotated[
@@ -80,7 +81,7 @@ def collect(
     Example: fast-or-slow collect --kind layout --program mlp_b16 --out data/raw/mine
     """
     from autotune.collect import collect_graphs
-    from autotune.plan import KINDS, CollectRequest, check_choice, sample_requests
+    from autotune.plan import KINDS, CollectRequest, check_choice, plan_requests
     from autotune.programs.catalogue import ProgramInputs, rows
 
     if list_programs:
@@ -88,10 +89,10 @@ def collect(
         programs = [(row["program"], row["family"]) for row in rows()]
         print_rows(("program", "family"), programs, as_json=json)
         return
-    if program is None and plan is None:
-        raise UsageError("collect: expected --program or --plan")
-    if program is None:
-        requests = sample_requests(seed=seed or 0, device=device)
+    if (program is None) == (plan is None):
+        raise UsageError("collect: expected either --program or --plan")
+    if plan is not None:
+        requests = plan_requests(plan, seed=seed or 0, device=device)
     else:
         inputs = ProgramInputs(tuple(static or ()), arguments, seed or 0, batch)
         effort = (configs, rounds, timeout_s, seed or 0)

@@ -1,5 +1,6 @@
 """A graph is searched, measured in rounds, written, named in the manifest, and resumed."""
 
+import itertools
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from scipy.stats import kendalltau
 from autotune.collect import MIN_SPREAD, collect_graph, collect_graphs
 from autotune.measure.journal import open_journal
 from autotune.measure.timing import Visit
-from autotune.plan import sample_requests
+from autotune.plan import PLANS, plan_requests
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, time_limit, watched_by
 from common.settings import SAMPLE
@@ -33,11 +34,12 @@ from tests.autotune.fakes import STEP_NS, SpinSource, collect_request
 
 def test_plan_covers_each_layout_collection_and_measured_the_sample() -> None:
     """It was stopped before all programs were done. Its tile kernels are of an older revision."""
-    requests = {request.submission_id: request for request in sample_requests()}
+    requests = {request.submission_id: request for request in plan_requests("sample")}
     places = {(request.collection.name, request.split) for request in requests.values()}
     layouts = [collection.name for collection in COLLECTIONS if collection.kind == "layout"]
     assert places == {(name, split) for name in layouts for split in ("train", "valid", "test")}
-    splits = {(request.source.family, request.split) for request in requests.values()}
+    everything = itertools.chain.from_iterable(map(plan_requests, PLANS))
+    splits = {(request.source.family, request.split) for request in everything}
     assert len(splits) == len({family for family, _ in splits})
     entries = json.loads((SAMPLE / "manifest.json").read_text())["graphs"]
     keys = ("program", "family", "split", "search", "n_configs_asked", "seed")

@@ -1,10 +1,12 @@
 """Searches, clocks, visits, figures, and a worker process that may crash or hang."""
 
+import gc
 import signal
 import subprocess
 import sys
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
+from autotune.measure.program import Loaded
 from autotune.measure.search import genetic_search, random_search
 from autotune.measure.timing import (
     MAX_RUNS,
@@ -23,9 +26,10 @@ from autotune.measure.timing import (
     figures,
     time_visit,
 )
-from autotune.measure.worker import one_line, open_device
+from autotune.measure.worker import MAX_INSTRUCTIONS, _Server, one_line, open_device
 from common.errors import PipelineError
-from data.hlo.choices import Space, draw_choices
+from data.hlo.choices import Choices, Space, draw_choices
+from tests.autotune.fakes import SpinProgram, SpinSource
 
 N_OPTIONS = np.array([3, 3, 3, 5, 2, 2, 1, 4])
 GROUPS = np.array([7, 7, 7, 1, 2, 2, 3, 4])
@@ -218,3 +222,35 @@ def test_drawn_settings_are_distinct_and_as_many_as_there_are(
     assert len(settings) in found
     assert not settings[0].any()
     assert (settings < space.n_options).all()
+
+
+class _Trace:
+    def __init__(self) -> None:
+        self.owner = self
+
+
+def test_worker_frees_traces_and_keeps_few_large_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker measures without garbage collections, so it must collect after each compilation."""
+    traces: list[weakref.ref[_Trace]] = []
+    load = SpinProgram.load
+
+    def load_with_trace(self: SpinProgram, setting: Choices) -> Loaded:
+        traces.append(weakref.ref(_Trace()))
+        return load(self, setting)
+
+    monkeypatch.setattr(SpinProgram, "load", load_with_trace)
+    # Opening a fake program changes this.
+    monkeypatch.setattr("autotune.measure.worker.VISIT_BUDGET_NS", 0)
+    settings = [np.array(setting) for setting in ([0, 0], [0, 1], [0, 0])]
+    gc.disable()
+    try:
+        for n_nodes, n_loads in ((3, 2), (MAX_INSTRUCTIONS, 3)):
+            traces.clear()
+            server = _Server()
+            server.open((SpinSource(n_nodes=n_nodes), False))
+            for setting in settings:
+                server.visit(setting)
+            assert len(traces) == n_loads
+            assert all(trace() is None for trace in traces)
+    finally:
+        gc.enable()

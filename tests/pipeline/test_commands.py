@@ -21,7 +21,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from autotune.plan import sample_requests
+from autotune.plan import plan_requests
 from common.reproducibility import revision
 from common.settings import ROOT
 from data.tree import COLLECTIONS, find_graphs
@@ -318,8 +318,9 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
         (("train", "--collection", "bogus", "--out", "x"), 2, "layout:xla:default"),
         (("rank", "/nonexistent.npz", "--run", "runs"), 1, "/nonexistent.npz"),
         (("rank", ".", "--run", "runs"), 1, ".: a folder without modules; expected a file"),
-        (("collect",), 2, "expected --program or --plan"),
-        (("collect", "--plan", "huge"), 2, "'--plan': expected one of 'sample'"),
+        (("collect",), 2, "expected either --program or --plan"),
+        ((*MEASURE, "--plan", "sample"), 2, "expected either --program or --plan"),
+        (("collect", "--plan", "huge"), 2, "'--plan': expected one of 'sample', 'large'"),
         ((*MEASURE, "--kind", "loop"), 2, "--kind loop: no such value; known: layout, options, "),
         (("collect", "--program", "json:codecs"), 2, "is a module; expected a function"),
         ((*MEASURE, "--device", "npu"), 2, "--device npu: no such value; known: cpu"),
@@ -363,6 +364,6 @@ def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     (words,) = re.findall(r"-m pipeline collect (--plan sample .*) --out data/raw/sample", makefile)
     options = re.sub(r"--max-minutes \d+", "--max-minutes 0", words)
     said = call("collect", *options.split(), "--out", tmp_path)
-    n = len(sample_requests())
+    n = len(plan_requests("sample"))
     assert f"not done: {n} of {n} graphs; the same command resumes" in said
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]
