@@ -7,19 +7,25 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from common.progress import watched_by
 from data.families import HeldOut
-from data.synthetic.graphs import GraphSize, make_layout_graph, make_tile_graph, sized_graph
+from data.synthetic.graphs import (
+    GraphSize,
+    draw_edges,
+    make_layout_graph,
+    make_tile_graph,
+    sized_graph,
+)
 from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
 from models.config.recipe import Recipe
 from models.graph_task import faults_of
 from models.layout.network import LayoutTask, recorded_steps
 from models.registry import TrainJob, model_entry
-from models.segments.network import SegmentSage
-from models.segments.training import SegmentHistory, SegmentTask, n_embeddings
+from models.segments.training import SegmentHistory, StoredTask
 from models.tile.network import TileTask
 from models.training.device import CPU, computing, device_of, torch_prepared
 from models.training.loop import TrainingTask, fit
@@ -45,12 +51,20 @@ class SyntheticWorkload:
     graphs: tuple[Any, ...]
 
 
-def make_workload(recipe: Recipe, model: str, size: GraphSize) -> SyntheticWorkload:
-    """Build a network of a recipe, and the unpruned graphs of one of its training steps."""
+def make_workload(
+    recipe: Recipe, model: str, size: GraphSize, *, has_real_distances: bool = False
+) -> SyntheticWorkload:
+    """Build a network of a recipe, and the unpruned graphs of one of its training steps.
+
+    With real distances, a layout graph has the edges of `draw_edges`.
+    """
     entry, config = model_entry(recipe, model), getattr(recipe, model)
     is_layout = entry.kind == "layout"
     make: Any = make_layout_graph if is_layout else make_tile_graph
     graph = make(sized_graph(size) if is_layout else sized_graph(size, TILES))
+    if has_real_distances:
+        edges = draw_edges(size.n_nodes, np.random.default_rng(0))
+        graph = replace(graph, edge_index=edges)
     scaler = fit_node_scaler([graph.node_feat], scaling=UNPRUNED.features.scaling)
     network_class, threads = entry.network_class, torch.get_num_threads()
     with torch_prepared(threads=threads, device=CPU), faults_of(network_class):
@@ -76,11 +90,12 @@ def train_steps(
     inputs: Any = dict(zip(files, graphs, strict=True)).__getitem__
     config = workload.config.model_copy(update={"training": training})
     arguments = files, inputs, config, 0
-    if isinstance(workload.network, SegmentSage):
-        history = _full_history(workload)
-        task: TrainingTask = SegmentTask(*arguments, workload.network, history)
-    elif workload.kind == "tile":
-        task = TileTask(*arguments, HeldOut(files))
+    if workload.kind == "tile":
+        task: TrainingTask = TileTask(*arguments, HeldOut(files))
+    elif getattr(config, "live_segments", 0):
+        sizes = [(len(g.segments), min(config.table_configs, len(g.first))) for g in graphs]
+        workload.network.history = SegmentHistory(sizes, workload.network.width)
+        task = StoredTask(*arguments, workload.network, workload.network.history)
     else:
         recorder = recorded_steps(workload.network, device) if recorded else None
         task = LayoutTask(*arguments, HeldOut(files), recorder)
@@ -90,15 +105,6 @@ def train_steps(
             # Without `prefetch`: all graphs are in memory.
             step_loss: Any = SimpleNamespace(step_loss=task.step_loss)
             fit(workload.network, step_loss, training, job, device)
-
-
-def _full_history(workload: SyntheticWorkload) -> SegmentHistory:
-    """Set the history of a network as in the middle of a training, with all segments known."""
-    entries = [n_embeddings(graph, workload.config.table_configs) for graph in workload.graphs]
-    history = SegmentHistory(entries, workload.network.width)
-    history.known.fill_(True)
-    workload.network.history = history
-    return history
 
 
 def on_device(workload: SyntheticWorkload, device: torch.device) -> SyntheticWorkload:

@@ -205,17 +205,16 @@ class SegmentSageConfig(SageConfig):
 
     Attributes:
         segment_nodes: Largest number of nodes in a segment.
-        keep_stale: Share of the stored segment embeddings that a training step uses, between 0 and
-            1. The weight of the current segment compensates for the embeddings that are left out.
-        table_configs: Number of configs of each graph that are used in training and stored.
-        head_steps: Number of final steps that train only the head, on fresh embeddings of all
-            segments.
+        live_segments: Number of segments of each graph that a step trains. The others have stored
+            embeddings from earlier steps, so a step is faster but its gradient is not exact. 0
+            trains all segments one after the other, with the gradient of the whole graph.
+        table_configs: Number of configs of each graph that are used in training and stored, if
+            `live_segments` is not 0. They form fixed groups of at least `configs_per_step`.
     """
 
     segment_nodes: Positive = 1000
-    keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
+    live_segments: Count = 0
     table_configs: StepConfigs = 128
-    head_steps: Count = 50
 
 
 class TgraphConfig(LayoutGnnConfig):

@@ -156,6 +156,10 @@ class NodeInputs(OnDevice):
     config_ids: Tensor  # (k,) int64 positions of the configurable nodes
     neighbours: SparseAggregation
 
+    @property
+    def n_nodes(self) -> int:
+        return len(self.opcode)
+
     def with_dropped_edges(self, share: float) -> Self:
         """Return the graph without a random share of its edges.
 

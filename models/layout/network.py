@@ -130,7 +130,7 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
     def draw_sample(self, index: int, rng: np.random.Generator) -> Sample:
         inputs = self.inputs(self.files[index])
         train_configs = self.held_out.configs(len(inputs.first), judged=False)
-        n_configs = step_configs(self.config, len(inputs.opcode))
+        n_configs = step_configs(self.config, inputs.n_nodes)
         return inputs, train_configs[draw(rng, len(train_configs), n_configs)]
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
@@ -139,7 +139,7 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
         A sample is as large as that of a step. Samples of equal runtimes are left out.
         """
         positions = self.held_out.configs(len(inputs.first), judged=True)
-        n_configs = step_configs(self.config, len(inputs.opcode))
+        n_configs = step_configs(self.config, inputs.n_nodes)
         for seed in range(N_HELD_OUT_SAMPLES):
             rng = np.random.default_rng(seed)
             sample = rng.permutation(positions)[:n_configs]

@@ -90,6 +90,10 @@ class SegmentedGraph(ConfigInputs):
 
     segments: tuple[Segment, ...]
 
+    @property
+    def n_nodes(self) -> int:
+        return sum(segment.n_nodes for segment in self.segments)
+
 
 def cut_graph(
     graph: LayoutGraph,

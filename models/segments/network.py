@@ -12,19 +12,27 @@ in models/segments/training.py.
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler
-from models.config.networks import CrossConfigSageConfig, SageConfig, SegmentSageConfig
+from models.config.networks import (
+    CrossConfigSageConfig,
+    LayoutGnnConfig,
+    SageConfig,
+    SegmentSageConfig,
+)
 from models.config.recipe import FeaturesConfig
 from models.layout.attention import CrossConfigAttention, log_sum_exp
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
 from models.layout.inputs import SparseAggregation, layout_reader
+from models.layout.network import LayoutNetwork, Positions
 from models.segments.cut import Ring, Segment, SegmentedGraph, cut_graph
 from models.training.device import device_of, without_autocast
 
@@ -73,23 +81,24 @@ class SegmentHead(nn.Module):
         return scores
 
 
-class SegmentSage(nn.Module):
-    """Score configs of a graph by one live segment and stored embeddings of the others.
+class SegmentSage(LayoutNetwork):
+    """Score configs of a graph by the sum of its segments' embeddings.
 
     Shapes: m nodes of a segment, j configurable nodes, a nodes that configs change, c configs, h
     channels.
     """
 
+    Config: ClassVar[type[LayoutGnnConfig]] = SegmentSageConfig
+    config: SegmentSageConfig
+
     def __init__(self, config: SegmentSageConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.width = N_POOLS * config.hidden  # of an embedding
         shared = {name: getattr(config, name) for name in SageConfig.model_fields}
         nodes = CrossConfigSage(CrossConfigSageConfig(**{**shared, "cross_config": False}))
         del nodes.head
         self.nodes = nodes
         self.head = SegmentHead(config.hidden, cross_config=config.cross_config)
-        self.history: nn.Module | None = None  # a SegmentHistory, only during training
 
     def reader(
         self, features: FeaturesConfig, scaler: NodeScaler
@@ -138,23 +147,35 @@ class SegmentSage(nn.Module):
         total = varying.sum(dim=0) + constant.sum(dim=0)
         return _shares(segment, total, highest, varying[reach.configurable].sum(dim=0))
 
-    def forward(
-        self, segment: Segment, choices: Tensor, other_sum: Tensor, weight: float
-    ) -> tuple[Tensor, Tensor]:
-        """Score configs by the live segment and the sum of the others.
+    def forward(self, inputs: SegmentedGraph, distinct: Positions | Tensor) -> Tensor:
+        """Score some configs of a graph by all of its segments.
+
+        Only the embeddings of segments stay in memory. The backward pass computes the segments
+        again, one after the other, and its gradient is exactly that of their sum (Chen et al.,
+        "Training Deep Nets with Sublinear Memory Cost", 2016).
 
         Args:
-            segment: Live segment.
-            choices: (c, k) int64 choices of the whole graph.
-            other_sum: (c, 3h) or (1, 3h) sum over the other segments.
-            weight: Weight of the live segment.
+            inputs: Graph in segments.
+            distinct: (c,) positions among the distinct configs.
 
         Returns:
-            (c,) float32 scores, and the embedding of the live segment.
+            (c,) float32 scores that compare these configs with each other.
         """
-        embedding = self.encode(segment, choices)
-        embeddings = (other_sum + weight * embedding).expand(len(choices), -1)
-        return self.head(embeddings), embedding
+        choices = inputs.choices(distinct)
+        total = torch.zeros(len(choices), self.width, device=choices.device)
+        for segment in inputs.segments:
+            total = total + self._encode_again(segment, choices, inputs)
+        scores: Tensor = self.head(total)
+        return scores
+
+    def _encode_again(self, segment: Segment, choices: Tensor, graph: SegmentedGraph) -> Tensor:
+        # A single segment is in memory anyway.
+        if len(graph.segments) == 1:
+            return self.encode(segment, choices)
+        embedding: Tensor = checkpoint(
+            self.encode, segment, choices, use_reentrant=False, preserve_rng_state=False
+        )
+        return embedding
 
     @torch.inference_mode()
     def score_all(

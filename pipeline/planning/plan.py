@@ -11,7 +11,6 @@ from data.cache import CACHE_BYTES
 from data.tree import collection_named
 from features.pruning import kept_nodes
 from features.statistics.configs import ALL_STATISTICS
-from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
 from models.config.trees import BaselineConfig
 from models.registry import model_entry
@@ -139,11 +138,6 @@ def _network_plan(
     # The host launches and reads while the card computes. A processor does one after the other.
     times_ms = np.maximum(kernels_ms, host_ms) if on_gpu else kernels_ms + host_ms
     train_s = config.training.steps * float(times_ms.mean()) / 1e3
-    if isinstance(config, SegmentSageConfig):
-        # The head learns from embeddings of whole graphs.
-        n_heads = min(len(sizes.nodes), config.head_steps * config.graphs_per_step)
-        head = sizes.at_most(config.table_configs)
-        train_s += n_heads / len(sizes.nodes) * _ranking_s(costs, recipe, model, head)
     card_mib, process_mib = network_mib(costs, recipe, model, sizes)
     ranking_s = sum(_ranking_s(costs, recipe, model, part) for part in to_rank)
     return ModelPlan(

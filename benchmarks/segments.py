@@ -1,0 +1,171 @@
+"""Compare segment training with whole graphs, and write docs/results/segments.md.
+
+`python -m benchmarks.segments --out runs/segments --real ../shared/tpugraphs` trains every missing
+(task, training, seed), times every missing step, and writes the page. The same command resumes.
+"""
+
+import json
+import os
+import pickle
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from benchmarks import errors_in_one_line, resumable_parser, write_page
+from benchmarks.accuracy.cells import judge, read_judged
+from benchmarks.accuracy.report import estimate_of, value_text
+from benchmarks.accuracy.tasks import TASKS, Fold, Sources
+from benchmarks.speed import in_fresh_process
+from benchmarks.workloads import make_workload, train_steps
+from common.files import alone_in
+from common.jobs.run_jobs import measure_cost
+from common.machine import own_peak_mib
+from common.settings import SAMPLE
+from data.families import family_of
+from data.graphs.graph import CONFIGURABLE_SHARE
+from data.synthetic.graphs import GraphSize
+from data.tree import collections_named, find_graphs
+from models.config.recipe import load_recipe
+from models.registry import TrainJob, load_model
+from models.train import train_model
+from models.training.device import CPU, prepare_torch
+
+MODEL, STEP = "segment_sage", "step"
+WHOLE, ALL, STORED = "segment_nodes=1000000", "live_segments=0", "live_segments=2"
+# The steps of the recipe `segments`, and fewer ones.
+STEPS, FEWER = 200, 80
+TRAININGS = {
+    f"whole graph, {STEPS} steps": (WHOLE, STEPS),
+    f"all segments, {STEPS} steps": (ALL, STEPS),
+    f"whole graph, {FEWER} steps": (WHOLE, FEWER),
+    f"all segments, {FEWER} steps": (ALL, FEWER),
+    f"two live segments, {STEPS} steps": (STORED, STEPS),
+    f"two live segments, {2 * STEPS} steps": (STORED, 2 * STEPS),
+}
+STEP_MODES = {"whole graph": WHOLE, "all segments": ALL, "two live segments": STORED}
+STEP_NODES = (5_000, 10_000, 20_000, 43_615)
+# The largest segment of each task.
+SEGMENT_NODES = {"unet3d": 400, "sample": 50, "large": 1000}
+N_TIMED_STEPS = 2
+
+Cell = dict[str, Any]
+
+
+def folds_of(task: str, sources: Sources, seed: int, folder: Path) -> list[Fold]:
+    """Return the trainings of a task: on configs of unet3d, or on the train split of a folder."""
+    if task == "unet3d":
+        return TASKS["unet3d-all"].folds(sources, seed, folder)
+    layouts = collections_named("layout:xla:random" if task == "sample" else "layout")
+    train, valid = (
+        tuple(find_graphs(sources.sample, collections=layouts, splits=(split,)))
+        for split in ("train", "valid")
+    )
+    return [Fold(task, train, valid)]
+
+
+def train_cell(task: str, name: str, seed: int, sources: Sources) -> Cell:
+    """Train and judge in this process, with one thread."""
+    import lightgbm  # noqa: F401
+
+    (mode, steps), graphs, cpu_s, peak_mib = TRAININGS[name], dict[str, Cell](), 0.0, 0.0
+    keys = (f"segment_nodes={SEGMENT_NODES[task]}", mode, f"training.steps={steps}")
+    recipe = load_recipe("segments", [*(f"{MODEL}.{key}" for key in keys), "threads=1"])
+    with TemporaryDirectory() as work:
+        for fold in folds_of(task, sources, seed, Path(work) / "data"):
+            job = TrainJob(MODEL, recipe, fold.train, seed, Path(work) / fold.name)
+            with measure_cost() as costs:
+                train_model(job, fold.train[0].collection, resume=False)
+            cpu_s, peak_mib = cpu_s + costs[0].cpu_s, max(peak_mib, costs[0].peak_mib or 0)
+            ranker = load_model(job.run_dir, recipe.trust)
+            for file in fold.judged:
+                metrics = judge(ranker, read_judged(file, sources))
+                graphs[file.submission_id] = metrics | {"family": family_of(file)}
+    return {"graphs": graphs, "cpu_s": cpu_s, "mib": peak_mib}
+
+
+def time_step(task: str, name: str, n_nodes: int, sources: None) -> Cell:
+    """Time a step in this process, and measure its graph and the memory that steps add."""
+    prepare_torch(seed=0, threads=1)
+    recipe = load_recipe("segments", [f"{MODEL}.{STEP_MODES[name]}"])
+    # The configs of one step, so that only the first step lacks stored embeddings.
+    size = GraphSize(n_nodes, int(CONFIGURABLE_SHARE * n_nodes), 64)
+    workload = make_workload(recipe, MODEL, size, has_real_distances=True)
+    graph_mib = len(pickle.dumps(workload.graphs[0], protocol=5)) / 2**20
+    ends = list[float]()
+    with measure_cost() as costs:
+        before_mib = own_peak_mib()
+        train_steps(workload, CPU, 1 + N_TIMED_STEPS, lambda _: ends.append(time.process_time()))
+    added_mib = (costs[0].peak_mib or 0) - before_mib
+    return {"s": float(np.diff(ends).min()), "graph_mib": graph_mib, "mib": added_mib}
+
+
+def run_missing(path: Path, sources: dict[str, Sources | None], seeds: Sequence[int]) -> list[Cell]:
+    """Run each cell that a JSON lines file lacks in a new process, and return all cells.
+
+    A step is a cell with the number of nodes as its seed.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    cells = [json.loads(line) for line in lines]
+    todo = [(task, name, seed) for seed in seeds for task in sources for name in TRAININGS]
+    todo += [(STEP, name, n_nodes) for n_nodes in STEP_NODES for name in STEP_MODES]
+    known = {(cell["task"], cell["name"], cell["seed"]) for cell in cells}
+    for key in (key for key in todo if key not in known):
+        function = time_step if key[0] == STEP else train_cell
+        result = in_fresh_process(function, *key, sources.get(key[0]))
+        cells.append(dict(zip(("task", "name", "seed"), key, strict=True)) | result)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(cells[-1]) + "\n")
+        print(*key, sep=", ", flush=True)  # noqa: T201
+    return cells
+
+
+def task_rows(cells: Sequence[Cell], task: str) -> Iterator[list[str]]:
+    """Yield a row per training of a task."""
+    for name in TRAININGS:
+        if of_name := [c for c in cells if (c["task"], c["name"]) == (task, name)]:
+            tau = value_text(estimate_of(of_name, "kendall_tau"), "kendall_tau")
+            cpu_s, mib = (np.mean([cell[key] for cell in of_name]) for key in ("cpu_s", "mib"))
+            yield [name, f"{len(of_name)}", tau, f"{cpu_s:.1f}", f"{mib:,.0f}"]
+
+
+def step_rows(cells: Sequence[Cell]) -> Iterator[list[str]]:
+    """Yield a row per size of a graph, with the columns of each kind of step."""
+    for n_nodes in STEP_NODES:
+        by_name = {c["name"]: c for c in cells if (c["task"], c["seed"]) == (STEP, n_nodes)}
+        if set(by_name) == set(STEP_MODES):
+            values = [by_name[name] for name in STEP_MODES]
+            seconds = [f"{value['s']:.2f}" for value in values]
+            memory = [f"{value['mib']:,.0f}" for value in values]
+            yield [f"{n_nodes:,}", f"{values[1]['graph_mib']:,.0f}", *seconds, *memory]
+
+
+@errors_in_one_line()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the missing cells, and write the page."""
+    parser, real = resumable_parser(__doc__), os.environ.get("TPUGRAPHS_REAL")
+    option = parser.add_argument
+    text = "folder of real TpuGraphs files (default: TPUGRAPHS_REAL)"
+    option("--real", type=Path, default=real and Path(real), metavar="DIR", help=text)
+    text = "folder of large layout graphs in npz/, with the splits train and valid"
+    option("--large", type=Path, metavar="DIR", help=text)
+    option("--seeds", type=int, nargs="*", default=[*range(5)], metavar="N")
+    options = parser.parse_args(arguments)
+    sources = {"sample": Sources(SAMPLE, None)}
+    if options.real:
+        sources = {"unet3d": Sources(SAMPLE, options.real), **sources}
+    if options.large:
+        sources["large"] = Sources(options.large, None)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with alone_in(options.out):
+        cells = run_missing(options.out / "cells.jsonl", sources, options.seeds)
+    tasks = {task: list(task_rows(cells, task)) for task in SEGMENT_NODES}
+    facts = {"segment_nodes": SEGMENT_NODES, "steps": list(step_rows(cells))}
+    write_page("segments", options.report, tasks=tasks, **facts)
+
+
+if __name__ == "__main__":
+    main()
