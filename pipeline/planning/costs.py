@@ -80,6 +80,8 @@ OVER_NODES = ", norm over nodes"
 NETWORK_COSTS = {name: NetworkCost(*values) for name, values in COSTS["networks"].items()}
 # A custom network is reckoned like this one, without fused kernels.
 LIKE_CUSTOM = "tgraph"
+# Cost of a step whose forward pass is computed twice: a backward pass costs two forward passes.
+AGAIN_SHARE = 4 / 3
 # Further tensors that dropout moves.
 DROPOUT_MOVED = 10
 # Further tensors of products by cuBLAS, on an old card or in float32.
@@ -141,11 +143,15 @@ class Step(NamedTuple):
 
     Attributes:
         values: Values of one (nodes, configs, channels) tensor of all its graphs, (g,).
+        n_parts: Parts of a graph that are computed one after the other, (g,).
+        in_memory: Values that are in memory at once, (g,).
     """
 
     n_graphs: int
     values: Sizes
     hidden: int
+    n_parts: Sizes
+    in_memory: Sizes
 
 
 @dataclass
@@ -199,12 +205,12 @@ class StepCosts:
         # Layout networks compute the graphs of a step one after the other.
         n_launches = 1 if entry.kind == "tile" else step.n_graphs
         host_s = self.times.host_s(name, n_bytes, recorded=recorded)
-        return 1e3 * kernels_s, 1e3 * host_s * n_launches
+        return 1e3 * kernels_s, 1e3 * host_s * n_launches * step.n_parts
 
     def peak_bytes(self, recipe: Recipe, model: str, step: Step) -> float:
         """Return the memory of the activations of the largest step."""
         _, peak = self._tensors(recipe, model)
-        return float(peak * step.values.max() * self._itemsize(recipe, model))
+        return float(peak * step.in_memory.max() * self._itemsize(recipe, model))
 
     def _tensors(self, recipe: Recipe, model: str) -> tuple[float, float]:
         """Return the tensors that a step moves, and those in memory at the peak."""
@@ -250,17 +256,25 @@ def step_of(
         n_graphs, n_configs = config.kernels_per_step, config.configs_per_kernel
         # The kernels of a step differ, so that a step has the mean size.
         values = np.full(len(nodes), (nodes * np.minimum(n_configs, configs)).mean())
-        return Step(n_graphs, n_graphs * values * hidden, hidden)
+        values = n_graphs * values * hidden
+        return Step(n_graphs, values, hidden, np.ones(len(nodes)), values)
     n_kept = np.minimum(
         kept_nodes(recipe.features.prune, nodes) * (MAX_KEPT_RATIO if most else 1), nodes
     )
-    # A step computes one segment with gradients.
-    if isinstance(config, SegmentSageConfig):
-        n_kept = np.minimum(n_kept, config.segment_nodes)
     of_step = np.array([step_configs(config, n_nodes) for n_nodes in n_kept])
-    n_configs = np.minimum(of_step, np.maximum(2, configs))
+    graph_values = n_kept * np.minimum(of_step, np.maximum(2, configs)) * hidden
     n_graphs = config.graphs_per_step
-    return Step(n_graphs, n_graphs * n_kept * n_configs * hidden, hidden)
+    if not isinstance(config, SegmentSageConfig):
+        values = n_graphs * graph_values
+        return Step(n_graphs, values, hidden, np.ones(len(nodes)), values)
+    n_segments = np.ceil(n_kept / config.segment_nodes)
+    n_live = np.minimum(config.live_segments or n_segments, n_segments)
+    live_values = n_graphs * graph_values * n_live / n_segments
+    if config.live_segments:
+        return Step(n_graphs, live_values, hidden, n_live, live_values)
+    # The backward pass computes several segments again, and has one of them in memory.
+    values = live_values * np.where(n_segments > 1, AGAIN_SHARE, 1)
+    return Step(n_graphs, values, hidden, n_segments, graph_values / n_segments)
 
 
 def find_step_costs(gpu: str | None, file: Path | None) -> StepCosts:

@@ -59,7 +59,8 @@ def _without_a_gpu_or_measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def step(nodes: float, *, n_graphs: int = 1) -> Step:
-    return Step(n_graphs, n_graphs * np.array([nodes * 128.0 * 128]), 128)
+    values = n_graphs * np.array([nodes * 128.0 * 128])
+    return Step(n_graphs, values, 128, np.ones(1), values)
 
 
 def milliseconds(card: str, nodes: float, recipe: Recipe = RECIPE) -> tuple[float, float]:

@@ -147,20 +147,29 @@ def test_a_run_takes_at_least_its_longest_training_or_an_even_share_of_all_work(
         assert many.min_run_hours == pytest.approx(longest)
 
 
-def test_a_step_by_segments_does_not_grow_with_the_graph_but_ranking_does() -> None:
-    def seconds(nodes: int, head_steps: int) -> ModelPlan:
-        sets = ["segment_sage.segment_nodes=500", f"segment_sage.head_steps={head_steps}"]
+def test_the_memory_of_a_step_by_segments_does_not_grow_with_the_graph() -> None:
+    def row(nodes: int, live_segments: int, segment_nodes: int = 500) -> ModelPlan:
+        keys = {"segment_nodes": segment_nodes, "live_segments": live_segments}
+        sets = [f"segment_sage.{key}={value}" for key, value in keys.items()]
         recipe = load_recipe("segments", [*sets, "seeds=[0]", "features.prune=none"])
         sizes = [part(LAYOUT, split, 10, nodes=nodes) for split in ("train", "test")]
         return row_of(plan_of(recipe, sizes=sizes), "segment_sage")
 
-    small, large = seconds(2_000, 0), seconds(8_000, 0)
-    assert small.step_ms == large.step_ms > 0
+    def activations_mib(nodes: int, live_segments: int, segment_nodes: int = 500) -> float:
+        # All plans of the graph share the memory of its inputs and of libraries.
+        whole, cut = (row(nodes, live_segments, n).process_mib for n in (nodes, segment_nodes))
+        return whole - cut
+
+    small, large = row(2_000, 0), row(8_000, 0)
+    assert large.step_ms == pytest.approx(4 * small.step_ms)
     assert large.rank_hours == pytest.approx(4 * small.rank_hours)
-    # All of a graph's 100 configs are learned from. The head sees each of ten graphs once.
-    for head_steps, n_graphs in ((3, 3), (50, 10)):
-        more = seconds(2_000, head_steps).train_hours - small.train_hours
-        assert more == pytest.approx(n_graphs / 10 * small.rank_hours)
+    # The forward pass of several segments is computed twice.
+    assert small.step_ms == pytest.approx(4 / 3 * row(2_000, 0, 2_000).step_ms)
+    # A whole graph of n nodes needs n - 500 nodes more than a segment of 500.
+    assert activations_mib(8_000, 0) == pytest.approx(5 * activations_mib(2_000, 0))
+    # Two of four segments, then two of sixteen.
+    stored, larger = row(2_000, 2), row(8_000, 2)
+    assert stored.step_ms == larger.step_ms == pytest.approx(3 / 8 * small.step_ms)
 
 
 def test_one_model_of_all_layouts_is_trained_once() -> None:
