@@ -25,11 +25,12 @@ from data.official.published import (
     official_names,
     official_sizes,
 )
-from data.synthetic.graphs import GraphSize
+from data.synthetic.graphs import GraphSize, draw_edges
 from data.synthetic.write import PLANS, published_graphs, synthesize
 from data.tree import collection_named, find_graphs, missing_parts
 from tests.data.npz.damaged_archives import read_arrays
 from tests.support.command_line import call
+from tests.support.real_data import real_files, requires_real_data
 
 
 def tree_bytes(tree: Path) -> dict[str, bytes]:
@@ -201,3 +202,20 @@ def test_impossible_request_is_one_line_and_leaves_nothing(
     text = call("synthesize", "--out", tmp_path / "out", *options, expect=2)
     assert text.startswith("error: ") and text.count("\n") == 1 and named in text
     assert list(tmp_path.iterdir()) == []
+
+
+@requires_real_data
+def test_drawn_edges_have_the_distances_of_real_ones() -> None:
+    def shares(edges: np.ndarray) -> list[float]:
+        distances = np.abs(edges[:, 0] - edges[:, 1])
+        return [float((distances <= limit).mean()) for limit in (1, 10, 100)]
+
+    graphs = [read_layout(file) for file in real_files("layout")]
+    assert len(graphs) >= 7
+    real = np.array([shares(graph.edge_index) for graph in graphs])
+    for n_nodes in (2_000, 20_000):
+        edges = draw_edges(n_nodes, np.random.default_rng(n_nodes))
+        assert (edges[:, 0] > edges[:, 1]).all() and edges.min() == 0
+        assert len(np.unique(edges, axis=0)) == len(edges)
+        drawn = shares(edges)
+        assert (real.min(axis=0) - 0.02 <= drawn).all() and (drawn <= real.max(axis=0)).all()
