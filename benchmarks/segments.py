@@ -50,6 +50,11 @@ STEP_MODES = {"whole graph": WHOLE, "all segments": ALL, "two live segments": ST
 STEP_NODES = (5_000, 10_000, 20_000, 43_615)
 # The largest segment of each task.
 SEGMENT_NODES = {"unet3d": 400, "sample": 50, "large": 1000}
+TITLES = {
+    "unet3d": "TPU: new configs of unet3d",
+    "sample": "New programs of the sample",
+    "large": "New large programs",
+}
 N_TIMED_STEPS = 2
 
 Cell = dict[str, Any]
@@ -163,7 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with alone_in(options.out):
         cells = run_missing(options.out / "cells.jsonl", sources, options.seeds)
     tasks = {task: list(task_rows(cells, task)) for task in SEGMENT_NODES}
-    facts = {"segment_nodes": SEGMENT_NODES, "steps": list(step_rows(cells))}
+    facts = {"titles": TITLES, "segment_nodes": SEGMENT_NODES, "steps": list(step_rows(cells))}
+    facts |= {"configurable": CONFIGURABLE_SHARE, "n_timed": N_TIMED_STEPS}
     write_page("segments", options.report, tasks=tasks, **facts)
 
 
