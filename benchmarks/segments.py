@@ -35,27 +35,17 @@ from models.train import train_model
 from models.training.device import CPU, prepare_torch
 
 MODEL, STEP = "segment_sage", "step"
-WHOLE, ALL, STORED = "segment_nodes=1000000", "live_segments=0", "live_segments=2"
-# The steps of the recipe `segments`, and fewer ones.
-STEPS, FEWER = 200, 80
-TRAININGS = {
-    f"whole graph, {STEPS} steps": (WHOLE, STEPS),
-    f"all segments, {STEPS} steps": (ALL, STEPS),
-    f"whole graph, {FEWER} steps": (WHOLE, FEWER),
-    f"all segments, {FEWER} steps": (ALL, FEWER),
-    f"two live segments, {STEPS} steps": (STORED, STEPS),
-    f"two live segments, {2 * STEPS} steps": (STORED, 2 * STEPS),
+MODES = {
+    "whole graph": "segment_nodes=1000000",
+    "all segments": "live_segments=0",
+    "two live segments": "live_segments=2",
 }
-STEP_MODES = {"whole graph": WHOLE, "all segments": ALL, "two live segments": STORED}
-STEP_NODES = (5_000, 10_000, 20_000, 43_615)
+# The recipe `segments` has 200 steps.
+STEPS = {"whole graph": (200, 80), "all segments": (200, 80), "two live segments": (200, 400)}
+TRAININGS = {f"{name}, {n} steps": (MODES[name], n) for name in MODES for n in STEPS[name]}
+N_TIMED_STEPS, STEP_NODES = 2, (5_000, 10_000, 20_000, 43_615)
 # The largest segment of each task.
 SEGMENT_NODES = {"unet3d": 400, "sample": 50, "large": 1000}
-TITLES = {
-    "unet3d": "TPU: new configs of unet3d",
-    "sample": "New programs of the sample",
-    "large": "New large programs",
-}
-N_TIMED_STEPS = 2
 
 Cell = dict[str, Any]
 
@@ -95,7 +85,7 @@ def train_cell(task: str, name: str, seed: int, sources: Sources) -> Cell:
 def time_step(task: str, name: str, n_nodes: int, sources: None) -> Cell:
     """Time a step in this process, and measure its graph and the memory that steps add."""
     prepare_torch(seed=0, threads=1)
-    recipe = load_recipe("segments", [f"{MODEL}.{STEP_MODES[name]}"])
+    recipe = load_recipe("segments", [f"{MODEL}.{MODES[name]}"])
     # The configs of one step, so that only the first step lacks stored embeddings.
     size = GraphSize(n_nodes, int(CONFIGURABLE_SHARE * n_nodes), 64)
     workload = make_workload(recipe, MODEL, size, has_real_distances=True)
@@ -116,7 +106,7 @@ def run_missing(path: Path, sources: dict[str, Sources | None], seeds: Sequence[
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     cells = [json.loads(line) for line in lines]
     todo = [(task, name, seed) for seed in seeds for task in sources for name in TRAININGS]
-    todo += [(STEP, name, n_nodes) for n_nodes in STEP_NODES for name in STEP_MODES]
+    todo += [(STEP, name, n_nodes) for n_nodes in STEP_NODES for name in MODES]
     known = {(cell["task"], cell["name"], cell["seed"]) for cell in cells}
     for key in (key for key in todo if key not in known):
         function = time_step if key[0] == STEP else train_cell
@@ -141,11 +131,10 @@ def step_rows(cells: Sequence[Cell]) -> Iterator[list[str]]:
     """Yield a row per size of a graph, with the columns of each kind of step."""
     for n_nodes in STEP_NODES:
         by_name = {c["name"]: c for c in cells if (c["task"], c["seed"]) == (STEP, n_nodes)}
-        if set(by_name) == set(STEP_MODES):
-            values = [by_name[name] for name in STEP_MODES]
-            seconds = [f"{value['s']:.2f}" for value in values]
-            memory = [f"{value['mib']:,.0f}" for value in values]
-            yield [f"{n_nodes:,}", f"{values[1]['graph_mib']:,.0f}", *seconds, *memory]
+        if set(by_name) == set(MODES):
+            seconds = [f"{by_name[name]['s']:.2f}" for name in MODES]
+            sizes = [by_name["all segments"]["graph_mib"], *(by_name[n]["mib"] for n in MODES)]
+            yield [f"{n_nodes:,}", *seconds, *(f"{size:,.0f}" for size in sizes)]
 
 
 @errors_in_one_line()
@@ -153,24 +142,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the missing cells, and write the page."""
     parser, real = resumable_parser(__doc__), os.environ.get("TPUGRAPHS_REAL")
     option = parser.add_argument
-    text = "folder of real TpuGraphs files (default: TPUGRAPHS_REAL)"
-    option("--real", type=Path, default=real and Path(real), metavar="DIR", help=text)
-    text = "folder of large layout graphs in npz/, with the splits train and valid"
-    option("--large", type=Path, metavar="DIR", help=text)
-    option("--seeds", type=int, nargs="*", default=[*range(5)], metavar="N")
+    option("--real", type=Path, default=real and Path(real), help="folder of TpuGraphs files")
+    option("--large", type=Path, help="folder of large layout graphs, with npz/")
+    option("--seeds", type=int, nargs="*", default=[*range(5)])
     options = parser.parse_args(arguments)
-    sources = {"sample": Sources(SAMPLE, None)}
-    if options.real:
-        sources = {"unet3d": Sources(SAMPLE, options.real), **sources}
+    sources = {"unet3d": Sources(SAMPLE, options.real)} if options.real else {}
+    sources["sample"] = Sources(SAMPLE, None)
     if options.large:
         sources["large"] = Sources(options.large, None)
     options.out.mkdir(parents=True, exist_ok=True)
     with alone_in(options.out):
         cells = run_missing(options.out / "cells.jsonl", sources, options.seeds)
     tasks = {task: list(task_rows(cells, task)) for task in SEGMENT_NODES}
-    facts = {"titles": TITLES, "segment_nodes": SEGMENT_NODES, "steps": list(step_rows(cells))}
-    facts |= {"configurable": CONFIGURABLE_SHARE, "n_timed": N_TIMED_STEPS}
-    write_page("segments", options.report, tasks=tasks, **facts)
+    facts = {"segment_nodes": SEGMENT_NODES, "configurable": CONFIGURABLE_SHARE}
+    write_page("segments", options.report, tasks=tasks, steps=list(step_rows(cells)), **facts)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ def test_only_missing_cells_run_and_all_are_returned(
     with pytest.raises(KeyboardInterrupt):
         segments.run_missing(path, sources, [0])
     cells = segments.run_missing(path, sources, [0])
-    n_cells = len(segments.TRAININGS) + len(segments.STEP_NODES) * len(segments.STEP_MODES)
+    n_cells = len(segments.TRAININGS) + len(segments.STEP_NODES) * len(segments.MODES)
     assert len(cells) == n_cells == len(path.read_text().splitlines())
     assert sorted(calls.count(key) for key in set(calls)) == [1] * (n_cells - 1) + [2]
     assert cells == [json.loads(line) for line in path.read_text().splitlines()]
     rows = list(segments.step_rows(cells))
     assert [row[0] for row in rows] == ["5,000", "10,000", "20,000", "43,615"]
-    assert rows[0][1:] == ["3", *["1.00"] * 3, *["2"] * 3]
+    assert rows[0][1:] == [*["1.00"] * 3, "3", *["2"] * 3]
