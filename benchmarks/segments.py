@@ -8,7 +8,7 @@ import json
 import os
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -98,7 +98,7 @@ def time_step(task: str, name: str, n_nodes: int, sources: None) -> Cell:
     return {"s": float(np.diff(ends).min()), "graph_mib": graph_mib, "mib": added_mib}
 
 
-def run_missing(path: Path, sources: dict[str, Sources | None], seeds: Sequence[int]) -> list[Cell]:
+def run_missing(path: Path, sources: Mapping[str, Sources], seeds: Sequence[int]) -> list[Cell]:
     """Run each cell that a JSON lines file lacks in a new process, and return all cells.
 
     A step is a cell with the number of nodes as its seed.

@@ -10,7 +10,7 @@ in models/segments/training.py.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -22,19 +22,15 @@ from torch.utils.checkpoint import checkpoint
 
 from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler
-from models.config.networks import (
-    CrossConfigSageConfig,
-    LayoutGnnConfig,
-    SageConfig,
-    SegmentSageConfig,
-)
+from models.config.networks import CrossConfigSageConfig, SageConfig, SegmentSageConfig
 from models.config.recipe import FeaturesConfig
 from models.layout.attention import CrossConfigAttention, log_sum_exp
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
 from models.layout.inputs import SparseAggregation, layout_reader
-from models.layout.network import LayoutNetwork, Positions
+from models.layout.network import Positions
 from models.segments.cut import Ring, Segment, SegmentedGraph, cut_graph
 from models.training.device import device_of, without_autocast
+from models.training.losses import LOSSES, Loss
 
 N_POOLS = 3
 
@@ -81,18 +77,21 @@ class SegmentHead(nn.Module):
         return scores
 
 
-class SegmentSage(LayoutNetwork):
+class SegmentSage(nn.Module):
     """Score configs of a graph by the sum of its segments' embeddings.
 
     Shapes: m nodes of a segment, j configurable nodes, a nodes that configs change, c configs, h
     channels.
     """
 
-    Config: ClassVar[type[LayoutGnnConfig]] = SegmentSageConfig
-    config: SegmentSageConfig
+    # As in a LayoutNetwork, whose training this network shares. Its inputs are of another type.
+    losses: ClassVar[Mapping[str, Loss]] = LOSSES
+    reads_statistics = False
+    is_recordable = False
 
     def __init__(self, config: SegmentSageConfig) -> None:
-        super().__init__(config)
+        super().__init__()
+        self.config = config
         self.width = N_POOLS * config.hidden  # of an embedding
         shared = {name: getattr(config, name) for name in SageConfig.model_fields}
         nodes = CrossConfigSage(CrossConfigSageConfig(**{**shared, "cross_config": False}))

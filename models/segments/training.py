@@ -9,6 +9,7 @@ Shapes: s segments, c configs of a step, p configs of a graph's pool, h channels
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,7 +92,7 @@ class StoredTask(SampledGraphs[SegmentedGraph]):
         return group, pool[group]
 
 
-def train_segments(job: TrainJob, network: type[SegmentSage]) -> None:
+def train_segments(job: TrainJob, network: type[Any]) -> None:
     """Train the layout GNN for whole graphs, and write its weights and its scaler."""
     if not getattr(job.recipe, job.model).live_segments:
         train_layout_network(job, network)
