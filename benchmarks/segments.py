@@ -128,13 +128,11 @@ def task_rows(cells: Sequence[Cell], task: str) -> Iterator[list[str]]:
 
 
 def step_rows(cells: Sequence[Cell]) -> Iterator[list[str]]:
-    """Yield a row per size of a graph, with the columns of each kind of step."""
-    for n_nodes in STEP_NODES:
-        by_name = {c["name"]: c for c in cells if (c["task"], c["seed"]) == (STEP, n_nodes)}
-        if set(by_name) == set(MODES):
-            seconds = [f"{by_name[name]['s']:.2f}" for name in MODES]
-            sizes = [by_name["all segments"]["graph_mib"], *(by_name[n]["mib"] for n in MODES)]
-            yield [f"{n_nodes:,}", *seconds, *(f"{size:,.0f}" for size in sizes)]
+    """Yield a row per timed step."""
+    steps = ((c["seed"], c["name"], c) for c in cells if c["task"] == STEP)
+    for n_nodes, name, c in sorted(steps, key=lambda step: step[:2]):
+        sizes = (f"{c[key]:,.0f}" for key in ("graph_mib", "mib"))
+        yield [f"{n_nodes:,}", name, f"{c['s']:.2f}", *sizes]
 
 
 @errors_in_one_line()
