@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks import errors_in_one_line, resumable_parser, write_page
 from benchmarks.accuracy.cells import judge, read_judged
@@ -86,7 +85,7 @@ def train_cell(task: str, name: str, seed: int, sources: Sources) -> Cell:
 def time_step(task: str, name: str, n_nodes: int, sources: None) -> Cell:
     """Time a step in this process, and measure its graph and the memory that steps add."""
     # The optimizer imports it, and its memory is not that of a step.
-    import torch._dynamo  # noqa: F401
+    import torch._dynamo
 
     prepare_torch(seed=0, threads=1)
     recipe = load_recipe("segments", [f"{MODEL}.{MODES[name]}"])
