@@ -24,13 +24,23 @@ Orders = tuple[Order, Order, Order]
 NO_WORK = frozenset(
     {"parameter", "constant", "iota", "tuple", "get-tuple-element", "while", "opt-barrier"}
 )
+CONTROL_FLOW = frozenset({"while", "conditional", "call"})
 TARGET, API_VERSION_ORIGINAL = "LayoutConstraint", 1
 
 
 def fusible(module: Any) -> list[Any]:
-    """Return the entry's instructions that may have a barrier, in the module's order."""
-    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-    return [op for op in entry.instructions if op.opcode not in NO_WORK]
+    """Return the instructions that may have a barrier, in the module's order.
+
+    They are in the entry and in bodies of loops and branches. Computations of reductions and sorts
+    compute single numbers.
+    """
+    computations = {computation.id: computation for computation in module.computations}
+    reached = [module.entry_computation_id]
+    for i in reached:
+        ops = (op for op in computations[i].instructions if op.opcode in CONTROL_FLOW)
+        reached += (called for op in ops for called in op.called_computation_ids)
+    by_computation = (c.instructions for c in module.computations if c.id in reached)
+    return [op for ops in by_computation for op in ops if op.opcode not in NO_WORK]
 
 
 def edited_module(module: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) -> Any:

@@ -25,6 +25,7 @@ from autotune.measure.program import (
 from autotune.measure.worker import one_line, open_device
 from autotune.programs.catalogue import NO_INPUTS, ProgramInputs, ProgramSource
 from autotune.programs.compiled import (
+    accept_extra_options,
     code_of,
     dump_module,
     export_flat,
@@ -93,6 +94,7 @@ def known_options() -> NDArray[np.int64]:
     """Return the number of options of each compiler knob, (g,): 1 if this XLA lacks the knob."""
     import jax
 
+    accept_extra_options()
     probe, n_options = jax.jit(lambda: 0).lower(), N_OPTIONS.copy()
     for knob, values in enumerate(GENES.values()):
         try:

@@ -4,10 +4,12 @@ The module of a function is dumped just before layouts are chosen: it is inlined
 not fused. TpuGraphs stores the same.
 
 A module becomes a function through `jax.export`: the serialized StableHLO of an export is replaced.
-Only the conversion of HLO to StableHLO is private to jaxlib. Only this file uses it.
+The conversion of HLO to StableHLO is private to jaxlib. The function that `accept_extra_options`
+wraps is private to jax. Only this file uses them.
 """
 
 import hashlib
+import os
 import re
 import struct
 import tempfile
@@ -22,10 +24,13 @@ import numpy as np
 from autotune.measure.worker import error_line, one_line
 from autotune.programs.catalogue import ProgramSource
 from common.errors import PipelineError
+from data.hlo.compiler_options import EXTRA, extra_flag
 from data.hlo.descriptor import message_class
 from data.hlo.parse import jaxlib_function
 
 ELF = b"\x7fELF"
+# Number of the field of DebugOptions that holds the extra options.
+_EXTRA_FIELD = 500
 DUMPED_STEP = "layout-assignment"
 _ILLEGAL = re.compile(r"failed to legalize operation '(?:mhlo\.)?([\w.]+)'")
 _CUSTOM_CALL = re.compile(r"custom_call @\"?([^\s\"(]+)")
@@ -58,6 +63,45 @@ def lower_program(source: ProgramSource) -> tuple[Callable[..., Any], Any, Any]:
         hint = "; --static N names an argument that is no array" * isinstance(error, TypeError)
         reason = f"cannot be compiled: {error_line(error)}{hint}"
         raise PipelineError(f"{source.name}: {reason}") from error
+
+
+def accept_extra_options() -> None:
+    """Let `compiler_options` have EXTRA, as one compilation's own part of XLA_FLAGS.
+
+    An option that XLA_FLAGS has already is left to XLA_FLAGS. A jax without the wrapped function
+    goes on refusing EXTRA.
+    """
+    from jax._src import compiler
+
+    original = getattr(compiler, "get_compile_options", None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @wraps(original)
+    def with_extra(*args: Any, env_options_overrides: Any = None, **more: Any) -> Any:
+        overrides = dict(env_options_overrides or {})
+        extra = str(overrides.pop(EXTRA, ""))
+        options = original(*args, env_options_overrides=overrides, **more)
+        if not extra or extra_flag(extra) in os.environ.get("XLA_FLAGS", "").split():
+            return options
+        # Reading the debug options fills them in. Messages whose bytes are joined are merged.
+        _ = options.executable_build_options.debug_options
+        pairs = (text.partition("=")[::2] for text in extra.split(","))
+        entries = (_message(1, key.encode()) + _message(2, value.encode()) for key, value in pairs)
+        debug = b"".join(_message(_EXTRA_FIELD, entry) for entry in entries)
+        content = options.SerializeAsString() + _message(3, _message(3, debug))
+        return type(options).ParseFromString(content)
+
+    compiler.get_compile_options = with_extra
+
+
+def _message(number: int, content: bytes) -> bytes:
+    """Return a field of a protobuf message. Its tag and its length are varints."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80]) + _varint(value >> 7)
 
 
 def dump_module(name: str, lowered: Any) -> Any:
