@@ -55,7 +55,7 @@ SCREEN = "screen"
 # The shortest call that confirms something: a process that screens, one that verifies, and those of
 # two stages. Each opens the program, and compiles it up to twice more.
 MIN_OPENINGS = 2 * (2 + 2 * MIN_PROCESSES)
-SEARCHES = ("portfolio", "random", "genetic", "ranker", "go")
+SEARCHES = ("portfolio", "random", "genetic", "ranker")
 
 
 class TooFewMinutes(PipelineError):  # noqa: N818
@@ -124,9 +124,6 @@ class OptimizeRequest:
             raise missing_run(Path(self.run))
         if self.search == "ranker" and not self.run:
             raise UsageError("--search ranker: expected --run RUN, whose models rank candidates")
-        if self.search == "go" and self.spaces != ("options",):
-            fault = f"decides options, not {spaces}"
-            raise UsageError(f"--search go: {fault}; expected --space options")
 
     def open(self) -> MeasurableProgram:
         """Open the program. A worker calls this in its process."""
