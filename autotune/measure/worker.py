@@ -196,6 +196,7 @@ class Session(AbstractContextManager["Session"]):
         open_measurable: Function that opens the program in the worker. It must be picklable.
         on_all_cores: Whether the worker uses all cores, and returns the median wall time of a
             visit. Otherwise it uses one core, and returns the shortest time.
+        flags: More flags of XLA_FLAGS for the worker.
     """
 
     def __init__(
@@ -205,8 +206,10 @@ class Session(AbstractContextManager["Session"]):
         timeout_s: float,
         label: str = "the program",
         on_all_cores: bool = False,
+        flags: str = "",
     ) -> None:
         self._open_measurable, self._on_all_cores = open_measurable, on_all_cores
+        self._flags = flags
         self._label, self._timeout_s = label, timeout_s
         self._end_s = time.monotonic() + seconds_left()
         self._process: subprocess.Popen[bytes] | None = None
@@ -253,7 +256,7 @@ class Session(AbstractContextManager["Session"]):
         self._process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-c", start, str(worker_end.fileno()), cores],
             pass_fds=(worker_end.fileno(),),
-            env=_worker_environment(on_all_cores=self._on_all_cores),
+            env=_worker_environment(self._flags, on_all_cores=self._on_all_cores),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
@@ -304,14 +307,15 @@ class Session(AbstractContextManager["Session"]):
             self._process = None
 
 
-def _worker_environment(*, on_all_cores: bool) -> dict[str, str]:
+def _worker_environment(flags: str, *, on_all_cores: bool) -> dict[str, str]:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
-    if on_all_cores:
-        return environment
-    one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {one_thread}".strip()
-    return {**environment, "XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"}
+    if not on_all_cores:
+        flags += " --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        environment["OMP_NUM_THREADS"] = "1"
+    if flags:
+        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    return environment

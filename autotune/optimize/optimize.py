@@ -195,7 +195,9 @@ def optimize(
                 visitor = visit_default(session)
             start = _confirm_start(session)
             screening = screen(session, visitor)
-            default, candidates = _verify_and_confirm(session, screening, start, minutes)
+            problem = f"{request.program}: the candidates were not described"
+            with enough_time(problem, minutes, start_s):
+                default, candidates = _verify_and_confirm(session, screening, start, minutes)
     facts = description, screening, candidates, default, default_description
     result = OptimizeResult(request, *facts)
     if path:
@@ -351,15 +353,18 @@ def _add_processes(session: OptimizeSession, stage: str, setting: Setting) -> No
     """Measure a setting in up to four more processes, while there is time."""
     settings = np.array([session.default] * 2 + [setting])
     n_rounds = MIN_ROUNDS, max(MIN_ROUNDS, -(-session.request.n_rounds // N_PROCESSES))
+    process_name = f"{stage}-{hash_rows(settings[2:])[0]:016x}-{{}}".format
     n_known = len(session.confirming_processes(stage).get(setting, ()))
     text = shorten(setting_text(session.describe(setting)), MAX_MESSAGE, placeholder=" …")
     log.info(f"{stage}: {text}, next to the default, in fresh processes")
+    if stage == CONFIRM and not n_known and (fault := session.flags_fault(setting)):
+        session.journal(process_name(1)).add(2, setting, failed=fault)
+        return
     for number in range(n_known + 1, (n_known // N_PROCESSES + 1) * N_PROCESSES + 1):
         if out_of_time():
             return
         share_s = seconds_left() / (N_PROCESSES - (number - 1) % N_PROCESSES)
-        name = f"{stage}-{hash_rows(settings[2:])[0]:016x}-{number}"
-        ran, times = session.measure(name, settings, n_rounds, share_s)
+        ran, times = session.measure(process_name(number), settings, n_rounds, share_s)
         if len(ran) < 3 or len(times) < MIN_ROUNDS:
             return
 

@@ -46,6 +46,7 @@ from common.machine import granted
 from common.progress import out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
 from data.hlo.choices import Choices
+from data.hlo.compiler_options import EXTRA, extra_flag
 from models.run_folder import missing_run
 
 # A process with fewer rounds is ignored.
@@ -129,10 +130,10 @@ class OptimizeRequest:
         """Open the program. A worker calls this in its process."""
         return open_program(self.program, self.spaces, self.device, self.inputs)
 
-    def start_worker(self, *, on_all_cores: bool = False) -> Session:
-        """Return a worker process for the program."""
+    def start_worker(self, *, on_all_cores: bool = False, flags: str = "") -> Session:
+        """Return a worker process for the program, with more flags in XLA_FLAGS."""
         how: dict[str, Any] = {"label": self.program, "on_all_cores": on_all_cores}
-        return Session(self.open, timeout_s=self.timeout_s, **how)
+        return Session(self.open, timeout_s=self.timeout_s, flags=flags, **how)
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,15 @@ class OptimizeSession:
         with suppress(ConfigFailed, OutOfTime):
             return self.worker.code(np.array(setting)) or repr(setting)
         return repr(setting)
+
+    def flags_fault(self, setting: Setting) -> str:
+        """Return why XLA_FLAGS does not have the effect of a setting's extra options, or ""."""
+        if not (flag := extra_flag(self.describe(setting).decisions.get("options", {}).get(EXTRA))):
+            return ""
+        with self.request.start_worker(flags=flag) as fresh, suppress(ConfigFailed):
+            if fresh.code(np.array(setting)) == self.code(setting):
+                return ""
+        return f"XLA_FLAGS={flag} does not lead to the code that was measured"
 
     def measure(
         self, name: str, settings: Choices, n_rounds: tuple[int, int], share_s: float

@@ -55,6 +55,15 @@ def start_of(session: OptimizeSession, path: Path) -> Setting | None:
     """
     if header := header_of(session.out / JOURNALS / f"{SCREEN}.jsonl"):
         return tuple(header.get("start") or ()) or None
+    if not (stored := _read(session, path)):
+        return None
+    ratio = f"{stored.ratio:.2f} of the default's time"
+    log.info(f"note: {path}: has a result of an earlier call, {ratio}; --fresh ignores it")
+    return stored.setting
+
+
+def _read(session: OptimizeSession, path: Path) -> StoredBest | None:
+    """Return the content of a sound file of this program, or log why it is ignored."""
     try:
         if not path.exists():
             return None
@@ -69,9 +78,7 @@ def start_of(session: OptimizeSession, path: Path) -> Setting | None:
     except (OSError, PipelineError, ValueError, RecursionError, ConfigFailed) as error:
         log.info(f"note: {path}: is ignored: {error}; expected a result of this program")
         return None
-    ratio = f"{stored.ratio:.2f} of the default's time"
-    log.info(f"note: {path}: has a result of an earlier call, {ratio}; --fresh ignores it")
-    return setting
+    return stored
 
 
 def _stored(session: OptimizeSession, setting: Setting, ratio: float) -> StoredBest:
@@ -89,6 +96,10 @@ def store_best(
         start: Status of the setting from which the call started.
     """
     try:
+        # A call that did not measure the stored setting keeps it if it was faster.
+        earlier = None if start else _read(session, path)
+        if best and earlier and earlier.ratio <= best.comparison.ratio.value:
+            return
         if best and (best.status is Status.FASTER or not path.exists()):
             content = _stored(session, best.setting, best.comparison.ratio.value)
             write_text(path, content.model_dump_json(indent=1) + "\n")

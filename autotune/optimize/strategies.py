@@ -1,8 +1,8 @@
 """The searches of `optimize --search NAME`; c settings of g knobs.
 
 - portfolio: a menu of compiler options, the usual layouts, then changes of the fastest setting:
-  each option, and edits of a few nodes. With `--run`, the top configs of a ranker and a genetic search
-  whose children the ranker chooses take the place of the changes.
+  each option, and edits of a few nodes. With `--run`, the top configs of a ranker and a genetic
+  search whose children the ranker chooses take the place of the changes.
 - random: settings of up to three options and three edits.
 - genetic: only the genetic search.
 - ranker: the top configs of a run's models, then the genetic search. The models choose the

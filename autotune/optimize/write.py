@@ -23,6 +23,7 @@ from autotune.programs.catalogue import is_file
 from autotune.same_outputs import TOLERANCE
 from common.files import write_bytes, write_text
 from common.pages import render_page
+from data.hlo.compiler_options import EXTRA, extra_flag
 
 CONDITIONS = {"tolerance": TOLERANCE, "threads": 1}
 BEST, APPLY, PROGRAM = "best.json", "apply.py", "program.jax_export"
@@ -89,7 +90,7 @@ def as_json(result: OptimizeResult) -> dict[str, Any]:
 def apply_text(result: OptimizeResult, best: OptimizeCandidate) -> str:
     """Return a Python file with the function and the best setting."""
     program, description, comparison = result.request.program, best.description, best.comparison
-    facts = result.description.facts
+    facts, options = result.description.facts, description.decisions.get("options", {})
     is_of_file, static = is_file(program), result.request.inputs.static
     module, _, name = ("", "", "") if is_of_file else program.partition(":")
     ratio = f"{comparison.ratio.value:.2f} of the default's time"
@@ -105,7 +106,8 @@ def apply_text(result: OptimizeResult, best: OptimizeCandidate) -> str:
         program_file=PROGRAM,
         static=static,
         static_keyword=f"static_argnums={static}, " if static else "",
-        options=pformat(description.decisions.get("options", {})),
+        options=pformat({name: value for name, value in options.items() if name != EXTRA}),
+        extra=extra_flag(options.get(EXTRA)),
         flags=xla_flags(best),
         arguments=shorten(facts.get("arguments", "?"), MAX_SHAPES, placeholder=" …"),
     )
@@ -169,6 +171,8 @@ def summary_lines(result: OptimizeResult, out: Path) -> Iterator[str]:
         yield f"{'try' if best.is_probable else 'use'}         {out / APPLY}"
         if best.description.decisions.keys() == {"options"}:
             yield f'or          XLA_FLAGS="{xla_flags(best)}"'
+        if flag := extra_flag(best.description.decisions.get("options", {}).get(EXTRA)):
+            yield f"first       import {APPLY} before JAX makes an array: it sets XLA_FLAGS={flag}"
 
 
 def _evidence_text(candidate: OptimizeCandidate) -> str:
