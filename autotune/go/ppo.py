@@ -9,7 +9,6 @@ by orders of magnitude in one update. So the ratio is clipped for each decision.
 b settings, g decisions (knobs) of a graph. Tensors are as in autotune/go/network.py.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -25,10 +24,8 @@ from autotune.go.network import (
     Policy,
     PolicyOutput,
     fixed_settings,
-    likeliest_setting,
     sample_settings,
 )
-from autotune.measure.search import Search
 from common.settings import FrozenConfig
 from data.hlo.choices import Choices
 from models.config.networks import Positive, PositiveFloat, Weight
@@ -37,8 +34,6 @@ from models.config.networks import Positive, PositiveFloat, Weight
 MAX_RATIO = 100.0
 # Share of the old mean in the running mean of a graph's rewards.
 REWARD_DECAY = 0.7
-# A search ends after this number of batches without a new setting.
-MAX_IDLE_STEPS = 10
 
 # Returns runtimes of settings (b, g) over the baseline's, (b,) float64. A failed setting has inf.
 Reward = Callable[[DecisionGraph, Choices], NDArray[np.float64]]
@@ -60,11 +55,6 @@ class PpoConfig(FrozenConfig):
     entropy: Weight = 0.05
     learning_rate: PositiveFloat = 1e-3
     max_norm: PositiveFloat = 1.0
-
-
-# A converged policy repeats its draws, so the entropy has more weight than usual.
-PRE_TRAINING = PpoConfig(steps=300, entropy=0.2)
-FINE_TUNING = PpoConfig(steps=15, settings=8, entropy=0.2)
 
 
 def rewards_of(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -151,35 +141,3 @@ def improve_policy(
         graph = graphs[step % len(graphs)]
         old = trainer.draw(graph)
         trainer.learn(graph, old, reward(graph, old.settings.numpy()))
-
-
-def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int) -> Search:
-    """Yield the default, the policy's likeliest setting, then draws of the policy.
-
-    The policy learns from each batch. The search ends if `MAX_IDLE_STEPS` batches in a row have no
-    new setting.
-
-    Args:
-        policy: Pretrained policy. The search trains a copy.
-        n_configs: Maximum number of settings, the default included.
-    """
-    policy = copy.deepcopy(policy)
-    trainer = PpoTrainer(policy, FINE_TUNING, seed=seed)
-    with torch.no_grad():
-        likely = policy(graph, likeliest_setting).settings.numpy()
-    first = np.unique(np.concatenate([np.zeros_like(likely), likely]), axis=0)
-    runtimes = dict(zip(map(tuple, first.tolist()), (yield first), strict=True))
-    default_ns = runtimes[(0,) * graph.n_knobs]
-    n_idle = 0
-    while len(runtimes) < n_configs and n_idle < MAX_IDLE_STEPS:
-        old = trainer.draw(graph)
-        rows = [tuple(row) for row in old.settings.tolist()]
-        new = [row for row in dict.fromkeys(rows) if row not in runtimes]
-        new = new[: n_configs - len(runtimes)]
-        n_idle = 0 if new else n_idle + 1
-        if new:
-            runtimes |= zip(new, (yield np.array(new)), strict=True)
-        is_known = [row in runtimes for row in rows]
-        old = PolicyOutput(*(values[torch.tensor(is_known)] for values in old))
-        ratios = [runtimes[row] / default_ns for row in rows if row in runtimes]
-        trainer.learn(graph, old, np.array(ratios))

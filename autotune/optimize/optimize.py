@@ -195,8 +195,7 @@ def optimize(
                 visitor = visit_default(session)
             start = _confirm_start(session)
             screening = screen(session, visitor)
-            problem = f"{request.program}: the candidates were not described"
-            with enough_time(problem, minutes, start_s):
+            with enough_time(f"{request.program}: nothing was described", minutes, start_s):
                 default, candidates = _verify_and_confirm(session, screening, start, minutes)
     facts = description, screening, candidates, default, default_description
     result = OptimizeResult(request, *facts)
@@ -320,8 +319,7 @@ def verify(
     name = f"verify-{hash_rows(settings).sum():016x}"
     settings_text = f"{n} next to the default" if n else "only the default and itself"
     log.info(f"verify: {settings_text}, in a fresh process")
-    _, verify_s = budget()
-    ran, times = session.measure(name, settings, (least, n_rounds), verify_s)
+    ran, times = session.measure(name, settings, (least, n_rounds), budget()[1])
     if len(times) < (MIN_VERIFY_ROUNDS if len(ran) > 3 else MIN_ROUNDS):
         raise OutOfTime(name)
     default, same, *all_ns = times.T
@@ -357,8 +355,7 @@ def _add_processes(session: OptimizeSession, stage: str, setting: Setting) -> No
     n_known = len(session.confirming_processes(stage).get(setting, ()))
     text = shorten(setting_text(session.describe(setting)), MAX_MESSAGE, placeholder=" …")
     log.info(f"{stage}: {text}, next to the default, in fresh processes")
-    if stage == CONFIRM and not n_known and (fault := session.flags_fault(setting)):
-        session.journal(process_name(1)).add(2, setting, failed=fault)
+    if stage == CONFIRM and not n_known and not session.check_flags(process_name(1), setting):
         return
     for number in range(n_known + 1, (n_known // N_PROCESSES + 1) * N_PROCESSES + 1):
         if out_of_time():
@@ -401,8 +398,7 @@ def _distinct(
 
 def _n_affordable(default_ns: float) -> int:
     visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
-    _, verify_s = budget()
-    return int(np.clip(verify_s / visit_s / MIN_VISITS - 2, 1, MAX_FINALISTS))
+    return int(np.clip(budget()[1] / visit_s / MIN_VISITS - 2, 1, MAX_FINALISTS))
 
 
 def _confirm_order(candidates: Sequence[OptimizeCandidate]) -> Iterator[OptimizeCandidate]:

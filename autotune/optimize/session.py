@@ -190,14 +190,22 @@ class OptimizeSession:
             return self.worker.code(np.array(setting)) or repr(setting)
         return repr(setting)
 
-    def flags_fault(self, setting: Setting) -> str:
-        """Return why XLA_FLAGS does not have the effect of a setting's extra options, or ""."""
+    def check_flags(self, name: str, setting: Setting) -> bool:
+        """Return whether XLA_FLAGS has the effect of a setting's extra options.
+
+        If a process with these flags compiles other code, the setting has failed.
+
+        Args:
+            name: Name of the journal that records the failure.
+        """
         if not (flag := extra_flag(self.describe(setting).decisions.get("options", {}).get(EXTRA))):
-            return ""
+            return True
         with self.request.start_worker(flags=flag) as fresh, suppress(ConfigFailed):
             if fresh.code(np.array(setting)) == self.code(setting):
-                return ""
-        return f"XLA_FLAGS={flag} does not lead to the code that was measured"
+                return True
+        fault = f"XLA_FLAGS={flag} does not lead to the code that was measured"
+        self.journal(name).add(2, setting, failed=fault)
+        return False
 
     def measure(
         self, name: str, settings: Choices, n_rounds: tuple[int, int], share_s: float

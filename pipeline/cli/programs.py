@@ -137,7 +137,7 @@ def optimize(
         Path | None, typer.Option(help="Run folder whose models propose layouts.")
     ] = None,
     search: Annotated[
-        str, typer.Option(help="Search: portfolio, random, genetic, ranker (with --run) or go.")
+        str, typer.Option(help="Search: portfolio, random, genetic or ranker (with --run).")
     ] = "portfolio",
     candidates: Annotated[
         int, typer.Option(min=2, help="Largest number of candidates to compile.")

@@ -1,7 +1,5 @@
-"""The policy of GO: its network, PPO on unseen programs, and its file."""
+"""The policy of GO: its network, and PPO on unseen programs."""
 
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,14 +21,10 @@ from autotune.go.network import (
 from autotune.go.ppo import (
     PpoConfig,
     clipped_objective,
-    go_search,
     improve_policy,
     rewards_of,
 )
-from autotune.go.pretrain import CONFIG, POLICY, load_policy, save_policy
 from autotune.measure.program import WHOLE_PROGRAM, Description, Knobs
-from common.errors import PipelineError
-from data.hlo.compiler_options import N_OPTIONS
 from features.scaling import NodeScaler
 from models.training.device import CPU, torch_prepared
 
@@ -207,47 +201,3 @@ def test_what_pays_by_opcode_and_by_a_neighbours_decision_is_learned_for_unseen_
         learned = mean_cost(likeliest_setting)
     assert chance == pytest.approx(2, abs=0.1)
     assert learned < 1.25
-
-
-def test_search_starts_with_the_likeliest_setting_and_repeats_nothing() -> None:
-    """The same seed proposes the same; the search trains a copy of the policy."""
-    arrays, found = random_arrays(0, 4), []
-    graph = two_tasks("program", arrays)
-    with torch_prepared(threads=1, device=CPU, seed=0):
-        policy = Policy(PolicyConfig(tasks=TWO_OPTIONS, hidden=16, heads=2))
-        for _ in range(2):
-            search = go_search(policy, graph, 30, seed=0)
-            batches = [next(search)]
-            with suppress(StopIteration):
-                while True:
-                    batches.append(search.send(runtimes(arrays, batches[-1])))
-            found.append(np.concatenate(batches))
-    assert np.array_equal(*found)
-    assert not found[0][0].any() and 20 < len(found[0]) <= 30
-    assert len(np.unique(found[0], axis=0)) == len(found[0])
-
-
-def test_saved_policy_decides_the_same_and_damage_is_an_error(tmp_path: Path) -> None:
-    graph = decision_graph(
-        "program",
-        described(random_arrays(0), [WHOLE_PROGRAM] * 6, N_OPTIONS.tolist(), {"options": 6}),
-        UNSCALED,
-    )
-    torch.manual_seed(0)
-    policy = Policy(CONFIG)
-    torch.nn.init.normal_(policy.heads["options"].weight)
-    save_policy(tmp_path / "policy.safetensors", policy, UNSCALED)
-    loaded, scaler = load_policy(tmp_path / "policy.safetensors")
-    assert torch.equal(
-        loaded(graph, likeliest_setting).settings, policy(graph, likeliest_setting).settings
-    )
-    assert np.array_equal(scaler.factor, UNSCALED.factor)
-    (tmp_path / "policy.safetensors").write_bytes(b"damaged")
-    with pytest.raises(PipelineError, match="no policy can be read"):
-        load_policy(tmp_path / "policy.safetensors")
-
-
-def test_shipped_policy_is_small_and_trained() -> None:
-    policy, _ = load_policy()
-    assert POLICY.stat().st_size < 2**20
-    assert all(weight.any() for weight in policy.heads.parameters())
