@@ -31,8 +31,9 @@ from autotune.optimize.candidate import (
 from autotune.optimize.optimize import OptimizeResult, _distinct, optimize
 from autotune.optimize.session import OptimizeSession, TooFewMinutes
 from autotune.optimize.write import APPLY, BEST, all_cores_text, summary_lines, write_result
-from common.errors import PipelineError, UsageError
+from common.errors import OutOfTime, PipelineError, UsageError
 from common.machine import granted
+from data.hlo.compiler_options import EXTRA
 from tests.autotune.fakes import DEFAULT_STEPS, STEP_NS, SpinSource, spin_request
 from tests.support.command_line import stderr_of
 
@@ -157,6 +158,43 @@ def test_loss_on_all_cores_makes_way_for_a_candidate_without_its_decisions(
         assert candidate.together.n_processes == n_processes
         assert candidate.together.n_looks >= n_processes // N_PROCESSES
         assert all_cores_text(candidate).endswith(": a loss") or spread
+
+
+def test_candidate_fails_if_xla_flags_lead_to_other_code(
+    whole: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code of a fresh process with flags is that of the setting, or another one."""
+    simulate(monkeypatch, lambda setting, number: 0.6)
+    describe = OptimizeSession.describe
+
+    def with_extra(session: OptimizeSession, setting: Setting) -> Decisions:
+        extra = {"options": {EXTRA: "fast"}} if any(setting) else {}
+        return describe(session, setting)._replace(decisions=extra)
+
+    monkeypatch.setattr(OptimizeSession, "describe", with_extra)
+    out = without(whole, tmp_path / "same", "[cav]*.jsonl")
+    result = optimize(REQUEST, out)
+    assert result.is_faster
+    line = "first       import apply.py before JAX makes an array: it sets XLA_FLAGS=--xla_backend"
+    assert any(text.startswith(line) for text in summary_lines(result, out))
+    monkeypatch.setattr(OptimizeSession, "code", lambda session, setting: str(setting))
+    out = without(whole, tmp_path / "other", "[cav]*.jsonl")
+    result = optimize(REQUEST, out)
+    assert not result.is_faster and not result.usable
+    failed = [c for c in result.candidates if c.alone and c.status is Status.FAILED]
+    assert failed and not any(c.is_probable for c in failed)
+
+
+def test_limit_before_candidates_are_described_names_the_minutes(
+    whole: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*_: object) -> None:
+        raise OutOfTime("the worker was stopped")
+
+    monkeypatch.setattr(OptimizeSession, "measured", measured)
+    out = without(whole, tmp_path, "[ca]*.jsonl")
+    with pytest.raises(TooFewMinutes, match=r"nothing was described in .*--minutes \d+ or more"):
+        optimize(REQUEST, out)
 
 
 def test_no_time_to_verify_is_an_error(

@@ -20,7 +20,7 @@ from autotune.programs.files import load_program
 from autotune.same_outputs import SameOutputs
 from autotune.spaces import DecidedProgram, open_program
 from common.errors import PipelineError, UsageError
-from data.hlo.compiler_options import GENES
+from data.hlo.compiler_options import GENES, extra_flag, joined
 from data.hlo.layouts import CONFIGURABLE, read_row
 
 jax = pytest.importorskip("jax", reason="pip install -r requirements-collect.txt")
@@ -140,6 +140,13 @@ def test_an_option_without_effect_gives_the_same_code_and_another_function_does_
     assert plain.load(library).code == plain.load(nothing).code != other.load(nothing).code
 
 
+def test_options_with_lists_are_joined_and_others_are_replaced() -> None:
+    first = {"xla_disable_hlo_passes": "a", "xla_backend_extra_options": "b=1", "level": "1"}
+    second = {"xla_backend_extra_options": "c", "level": "2"}
+    both = {"xla_disable_hlo_passes": "a", "xla_backend_extra_options": "b=1,c", "level": "2"}
+    assert joined(first, second) == both
+
+
 def test_barriers_stand_between_a_node_and_all_that_use_it(program: DecidedProgram) -> None:
     ids = frozenset(given.id for given in fusible(program.message)[1:4])
     edited = edited_module(program.message, {}, ids)
@@ -151,6 +158,42 @@ def test_barriers_stand_between_a_node_and_all_that_use_it(program: DecidedProgr
     assert len({given.id for given in entry.instructions}) == len(entry.instructions)
     before = next(c for c in program.message.computations if c.id == edited.entry_computation_id)
     assert len(before.instructions) == len(entry.instructions) - 3  # is left alone
+
+
+def looped(x, w):  # type: ignore[no-untyped-def]
+    def step(carry, _):  # type: ignore[no-untyped-def]
+        return jax.numpy.tanh(carry @ w) * 2 - 1, carry.sum()
+
+    return jax.lax.scan(step, x, length=64)
+
+
+def test_barrier_in_the_body_of_a_loop_changes_the_code_and_not_the_outputs() -> None:
+    x = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    program = DecidedProgram(source_of(looped, x, x), ("fusion",))
+    entry = next(
+        c for c in program.message.computations if c.id == program.message.entry_computation_id
+    )
+    in_body = np.array([op not in entry.instructions for op in fusible(program.message)])
+    assert in_body.any()
+    checked, setting = SameOutputs(program), choice_of(program, fusion=in_body.astype(np.int64))
+    assert checked.load(setting).code != checked.load(choice_of(program)).code
+    kept_apart = program.describe_setting(setting).decisions["kept_apart"]
+    assert len(kept_apart) == in_body.sum()
+
+
+def test_extra_options_and_xla_flags_give_the_same_code_which_is_not_the_default() -> None:
+    opened = partial(open_program, "gru_b8", ("options",))
+    codes = []
+    extra = "xla_cpu_disable_loop_unrolling"
+    for flags in ("", extra_flag(extra)):
+        with Session(opened, timeout_s=60.0, flags=flags) as session:
+            n_options = session.describe().n_options
+            setting = (np.array([*GENES]) == "loop unrolling").astype(np.int64)
+            if n_options[setting.argmax()] == 1:
+                pytest.skip("this jax has no extra options")
+            codes.append([session.code(setting * times) for times in (0, 1)])
+    (default, alone), (of_flags, left_to_flags) = codes
+    assert default != alone == of_flags == left_to_flags
 
 
 NAMES = ("attention_b2", "gru_b8", "plain_b2")  # batched dots, a loop, convolutions

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune.optimize.candidate import Status
 from autotune.optimize.optimize import OptimizeResult, optimize
 from autotune.optimize.session import OptimizeSession, TooFewMinutes
 from autotune.optimize.stored import fingerprint, start_of
@@ -99,6 +100,17 @@ def test_search_resumes_with_the_start_of_its_first_call(
     content = stored.read_text()
     assert "stored" not in {c.source for c in call("none").candidates}
     assert stored.read_text() == content
+
+
+def test_fresh_call_keeps_a_better_stored_result(call: Call, stored: Path) -> None:
+    content = stored.read_text()
+    simulated = replace(REQUEST, search="genetic", n_candidates=2)
+    worse = call("fresh", simulated, is_fresh=True).best
+    assert worse and worse.setting != BEST and worse.status is Status.FASTER
+    assert stored.read_text() == content
+    stored.unlink()
+    call("new", simulated, is_fresh=True)
+    assert tuple(json.loads(stored.read_text())["setting"]) == worse.setting
 
 
 def test_setting_that_is_no_longer_faster_is_removed(
