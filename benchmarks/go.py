@@ -6,26 +6,45 @@ node, over the default's. `--minutes` ends the measurement early, and the page h
 are done.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+import torch
+from jax import numpy as jnp
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
+from autotune.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph, fixed_settings
+from autotune.go.ppo import rewards_of
 from autotune.measure.journal import Visitor, open_journal
 from autotune.measure.program import Description
+from autotune.measure.timing import CPU as CLOCK
+from autotune.measure.timing import time_visit
 from autotune.measure.worker import Session
 from autotune.optimize.strategies import menu
 from autotune.programs.catalogue import rows
 from autotune.spaces import open_program
-from common.progress import out_of_time
+from benchmarks import errors_in_one_line, interval_text, resumable_parser, write_page
+from common.metrics import DRAWS, interval_of
+from common.progress import out_of_time, time_limit
 from common.reproducibility import generator
+from features.scaling import NodeScaler, fit_node_scaler
+from models.training.device import CPU, torch_prepared
 
 N_ROUNDS = 3
 # Larger programs have only this number of random edits.
 MAX_EDITS = 48
 SPACES = ("options", "fusion")
+N_FOLDS, N_SEEDS, N_STEPS, ENTROPY = 5, 2, 300, 0.05
+# An edit is as good as the best one within 1 %. Tries count in programs that an edit speeds up.
+CLOSE, MAX_RATIO = 1.01, 0.98
+N_STUDY_ROUNDS = 15
 
 
 class EditTable(NamedTuple):
@@ -84,3 +103,153 @@ def measure_edits(program: str, out: Path) -> EditTable | None:
     default_ns = rounds_ns[:, :2].mean(axis=1, keepdims=True)
     ratios = np.median(rounds_ns[:, 2:] / default_ns, axis=0)
     return EditTable(description, nodes, ratios[len(options) :], ratios[: len(options)])
+
+
+def single_edit_graph(table: EditTable, name: str, scaler: NodeScaler) -> DecisionGraph:
+    """Return the graph of a program whose only task is fusion."""
+    knobs = {"fusion": table.description.knobs["fusion"]}
+    return decision_graph(name, replace(table.description, knobs=knobs), scaler)
+
+
+def edit_scores(policy: Policy, graph: DecisionGraph, table: EditTable) -> Tensor:
+    """Return the logit of a barrier after each node of the table, (e,)."""
+    none = fixed_settings(torch.zeros(1, graph.n_knobs, dtype=torch.int64))
+    log_none = policy(graph, none).log_probs[0, torch.from_numpy(table.nodes)].clamp(max=-1e-6)
+    return torch.log(-torch.expm1(log_none)) - log_none
+
+
+def policy_orders(tables: Mapping[str, EditTable], seed: int) -> dict[str, NDArray[np.int64]]:
+    """Return an order of the edits of each program, by a policy that has not learned it.
+
+    A policy's probabilities of the single edits are a softmax of the logits. All of their rewards
+    are known, so the gradient of the mean reward is exact, where PPO would draw settings.
+    """
+    names, orders = sorted(tables), {}
+    for fold in range(N_FOLDS):
+        train = [name for place, name in enumerate(names) if place % N_FOLDS != fold]
+        features = [tables[name].description.arrays["node_feat"] for name in train]
+        scaler = fit_node_scaler(features, scaling="log1p-standardise")
+        graphs = {name: single_edit_graph(tables[name], name, scaler) for name in names}
+        with torch_prepared(threads=1, device=CPU, seed=seed):
+            policy = Policy(PolicyConfig(tasks={"fusion": 2}, hidden=32))
+            optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+            for step in range(N_STEPS):
+                table = tables[name := train[step % len(train)]]
+                scores = edit_scores(policy, graphs[name], table).log_softmax(dim=0)
+                rewards = torch.from_numpy(rewards_of(table.edit_ratios)).float()
+                advantages = (rewards - rewards.mean()) / rewards.std().clamp(min=1e-3)
+                loss = -(scores.exp() * (advantages - ENTROPY * scores)).sum()
+                optimizer.zero_grad()
+                loss.backward()
+                clip_grad_norm_(policy.parameters(), 1.0)
+                optimizer.step()
+            with torch.no_grad():
+                for name in names[fold::N_FOLDS]:
+                    scores = edit_scores(policy, graphs[name], tables[name])
+                    orders[name] = scores.argsort(descending=True).numpy()
+    return orders
+
+
+def n_tries(ratios: NDArray[np.float64], order: NDArray[np.int64]) -> int:
+    """Return the number of edits until one is within 1 % of the best, in an order (e,)."""
+    return int(np.argmax(ratios[order] <= CLOSE * ratios.min())) + 1
+
+
+def n_random_tries(ratios: NDArray[np.float64]) -> float:
+    """Return the mean of `n_tries` over all orders, (e + 1) / (k + 1) with k good edits."""
+    return (len(ratios) + 1) / (1 + int((ratios <= CLOSE * ratios.min()).sum()))
+
+
+def mean_text(values: Sequence[float]) -> str:
+    """Return the mean of values per program and its bootstrap interval over programs."""
+    drawn = np.random.default_rng(0).integers(0, len(values), (DRAWS, len(values)))
+    return interval_text(np.mean(values), *interval_of(np.array(values)[drawn].mean(axis=1)))
+
+
+def verdict_rows(tables: Mapping[str, EditTable]) -> tuple[list[list[str]], list[list[str]]]:
+    """Return a row per program, and the rows of the means."""
+    orders = [policy_orders(tables, seed) for seed in range(N_SEEDS)]
+    programs_rows, tries, differences, gains = [], [], [], []
+    for name, table in sorted(tables.items()):
+        ratios, n_menu = table.edit_ratios, len(table.menu_ratios)
+        of_policy = float(np.mean([n_tries(ratios, order[name]) for order in orders]))
+        best = float(np.mean([ratios[order[name][:n_menu]].min() for order in orders]))
+        row = (ratios.min(), table.menu_ratios.min(), best)
+        if ratios.min() < MAX_RATIO:
+            tries.append((of_policy, n_random_tries(ratios)))
+            differences.append(of_policy - tries[-1][1])
+        gains.append(np.log(best / table.menu_ratios.min()))
+        texts = [f"{value:.3f}" for value in row]
+        numbers = [f"{of_policy:.1f}", f"{n_random_tries(ratios):.1f}"]
+        programs_rows.append([name, str(len(ratios)), *texts, *numbers])
+    of_policy_tries, of_random = zip(*tries, strict=True)
+    means = [
+        ["tries of GO", mean_text(of_policy_tries)],
+        ["tries of a random order", mean_text(of_random)],
+        ["difference", mean_text(differences)],
+        ["log of the best edit of GO over the best of the menu", mean_text(gains)],
+    ]
+    return programs_rows, means
+
+
+def cartpole(state: Any, forces: Any, *, unroll: int = 1, has_tuple: bool = False) -> Any:
+    """Simulate carts with poles, (4, e) of e environments, under forces (t, e) of t steps."""
+
+    def step(state: Any, force: Any) -> Any:
+        x, speed, angle, turn = state
+        sin, cos = jnp.sin(angle), jnp.cos(angle)
+        push = (force + 0.05 * turn**2 * sin) / 1.1
+        turning = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos**2 / 1.1))
+        moving = push - 0.05 * turning * cos / 1.1
+        parts = (
+            x + 0.02 * speed,
+            speed + 0.02 * moving,
+            angle + 0.02 * turn,
+            turn + 0.02 * turning,
+        )
+        state = parts if has_tuple else jnp.concatenate([part[None] for part in parts])
+        return state, parts[2]
+
+    return jax.lax.scan(step, tuple(state) if has_tuple else state, forces, unroll=unroll)[1]
+
+
+def cartpole_rows() -> list[list[str]]:
+    """Return the median time of each variant over the plain scan's, of interleaved rounds."""
+    variants = {"unroll by 4": {"unroll": 4}, "unroll by 16": {"unroll": 16}}
+    variants |= {"a tuple, no concatenate": {"has_tuple": True}, "the same again": {}}
+    table = []
+    for n_environments in (16, 2048):
+        rng = np.random.default_rng(0)
+        shapes = (4, n_environments), (256, n_environments)
+        arguments = [jax.device_put(0.1 * rng.normal(size=shape).astype("f")) for shape in shapes]
+        calls = [jax.jit(partial(cartpole, **kinds)) for kinds in ({}, *variants.values())]
+        expected = calls[0](*arguments)
+        for call in calls:
+            np.testing.assert_allclose(call(*arguments), expected, rtol=1e-3, atol=1e-3)
+        runs = [lambda call=call: jax.block_until_ready(call(*arguments)) for call in calls]
+        times = [[time_visit(run, CLOCK).runtime_ns for run in runs] for _ in range(N_STUDY_ROUNDS)]
+        ratios = np.array(times)[:, 1:] / np.array(times)[:, :1]  # (r, variants)
+        draws = np.random.default_rng(0).integers(0, len(ratios), (DRAWS, len(ratios)))
+        for name, column in zip(variants, ratios.T, strict=True):
+            interval = interval_of(np.median(column[draws], axis=1))
+            table.append([str(n_environments), name, interval_text(np.median(column), *interval)])
+    return table
+
+
+@errors_in_one_line()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure missing programs, train policies and write the page."""
+    parser = resumable_parser(__doc__)
+    parser.add_argument("--minutes", type=float, help="time limit of the measurement")
+    options = parser.parse_args(arguments)
+    with time_limit(options.minutes):
+        tables = {program: measure_edits(program, options.out) for program in programs()}
+    done = {name: table for name, table in tables.items() if table}
+    rows, means = verdict_rows(done)
+    facts = next(iter(done.values())).description.facts
+    facts = {"means": means, "cartpole": cartpole_rows(), "environment": facts}
+    write_page("go", options.report, programs=rows, **facts)
+
+
+if __name__ == "__main__":
+    main()
