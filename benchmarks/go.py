@@ -6,6 +6,7 @@ node, over the default's. `--minutes` ends the measurement early, and the page h
 are done.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -163,7 +164,7 @@ def n_random_tries(ratios: NDArray[np.float64]) -> float:
 def mean_text(values: Sequence[float]) -> str:
     """Return the mean of values per program and its bootstrap interval over programs."""
     drawn = np.random.default_rng(0).integers(0, len(values), (DRAWS, len(values)))
-    return interval_text(np.mean(values), *interval_of(np.array(values)[drawn].mean(axis=1)))
+    return interval_text(float(np.mean(values)), *interval_of(np.array(values)[drawn].mean(axis=1)))
 
 
 def verdict_rows(tables: Mapping[str, EditTable]) -> tuple[list[list[str]], list[list[str]]]:
@@ -213,9 +214,13 @@ def cartpole(state: Any, forces: Any, *, unroll: int = 1, has_tuple: bool = Fals
     return jax.lax.scan(step, tuple(state) if has_tuple else state, forces, unroll=unroll)[1]
 
 
+def _run(function: Any, arguments: Sequence[Any]) -> Any:
+    return jax.block_until_ready(function(*arguments))
+
+
 def cartpole_rows() -> list[list[str]]:
     """Return the median time of each variant over the plain scan's, of interleaved rounds."""
-    variants = {"unroll by 4": {"unroll": 4}, "unroll by 16": {"unroll": 16}}
+    variants: dict[str, dict[str, Any]] = {f"unroll by {n}": {"unroll": n} for n in (4, 16)}
     variants |= {"a tuple, no concatenate": {"has_tuple": True}, "the same again": {}}
     table = []
     for n_environments in (16, 2048):
@@ -226,7 +231,7 @@ def cartpole_rows() -> list[list[str]]:
         expected = calls[0](*arguments)
         for call in calls:
             np.testing.assert_allclose(call(*arguments), expected, rtol=1e-3, atol=1e-3)
-        runs = [lambda call=call: jax.block_until_ready(call(*arguments)) for call in calls]
+        runs = [partial(_run, call, arguments) for call in calls]
         times = [[time_visit(run, CLOCK).runtime_ns for run in runs] for _ in range(N_STUDY_ROUNDS)]
         ratios = np.array(times)[:, 1:] / np.array(times)[:, :1]  # (r, variants)
         draws = np.random.default_rng(0).integers(0, len(ratios), (DRAWS, len(ratios)))
@@ -242,13 +247,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = resumable_parser(__doc__)
     parser.add_argument("--minutes", type=float, help="time limit of the measurement")
     options = parser.parse_args(arguments)
+    # This process times one thread, like its workers. JAX reads the flags at its first array.
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     with time_limit(options.minutes):
-        tables = {program: measure_edits(program, options.out) for program in programs()}
-    done = {name: table for name, table in tables.items() if table}
+        measured = {program: measure_edits(program, options.out) for program in programs()}
+    done = {name: table for name, table in measured.items() if table}
     rows, means = verdict_rows(done)
     facts = next(iter(done.values())).description.facts
-    facts = {"means": means, "cartpole": cartpole_rows(), "environment": facts}
-    write_page("go", options.report, programs=rows, **facts)
+    tables = {"programs": rows, "means": means, "cartpole": cartpole_rows()}
+    write_page("go", options.report, environment=facts, **tables)
 
 
 if __name__ == "__main__":

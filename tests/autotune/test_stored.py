@@ -104,12 +104,12 @@ def test_search_resumes_with_the_start_of_its_first_call(
 
 def test_fresh_call_keeps_a_better_stored_result(call: Call, stored: Path) -> None:
     content = stored.read_text()
-    simulated = replace(REQUEST, search="genetic", n_candidates=2)
-    worse = call("fresh", simulated, is_fresh=True).best
+    slower = spin_request(replace(SOURCE, usual=(1, 1)), n_candidates=2)
+    worse = call("fresh", slower, is_fresh=True).best
     assert worse and worse.setting != BEST and worse.status is Status.FASTER
     assert stored.read_text() == content
     stored.unlink()
-    call("new", simulated, is_fresh=True)
+    call("new", slower, is_fresh=True)
     assert tuple(json.loads(stored.read_text())["setting"]) == worse.setting
 
 
