@@ -101,7 +101,7 @@ class OptimizeRequest:
 
     program: str
     spaces: tuple[str, ...] = ("options",)
-    n_candidates: int = 60
+    n_candidates: int = 150
     n_rounds: int = 40
     timeout_s: float = 60.0
     seed: int = 0

@@ -141,7 +141,7 @@ def optimize(
     ] = "portfolio",
     candidates: Annotated[
         int, typer.Option(min=2, help="Largest number of candidates to compile.")
-    ] = 60,
+    ] = 150,
     timeout_s: Annotated[
         float, typer.Option(min=0.1, help="Time limit of a candidate, in seconds.")
     ] = 60.0,
