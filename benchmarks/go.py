@@ -64,15 +64,11 @@ class EditTable(NamedTuple):
 
 
 def programs() -> list[str]:
-    """Return the smallest program of each family of the catalogue, without training steps."""
-    by_family: dict[str, str] = {}
-    for row in sorted(rows(), key=lambda row: (bool(row["training"]), *_sizes(row))):
-        by_family.setdefault(row["family"], row["program"])
-    return [*by_family.values()]
-
-
-def _sizes(row: dict[str, str]) -> tuple[int, ...]:
-    return tuple(int(row[key] or 0) for key in ("depth", "batch"))
+    """Return the smallest program of each family of the catalogue, training steps last."""
+    ordered = sorted(rows(), key=lambda row: [int(row[key] or 0) for key in ("depth", "batch")])
+    ordered.sort(key=lambda row: bool(row["training"]))
+    by_family = {row["family"]: row["program"] for row in reversed(ordered)}
+    return [*dict.fromkeys(by_family[row["family"]] for row in ordered)]
 
 
 def measure_edits(program: str, out: Path) -> EditTable | None:
@@ -106,12 +102,6 @@ def measure_edits(program: str, out: Path) -> EditTable | None:
     return EditTable(description, nodes, ratios[len(options) :], ratios[: len(options)])
 
 
-def single_edit_graph(table: EditTable, name: str, scaler: NodeScaler) -> DecisionGraph:
-    """Return the graph of a program whose only task is fusion."""
-    knobs = {"fusion": table.description.knobs["fusion"]}
-    return decision_graph(name, replace(table.description, knobs=knobs), scaler)
-
-
 def edit_scores(policy: Policy, graph: DecisionGraph, table: EditTable) -> Tensor:
     """Return the logit of a barrier after each node of the table, (e,)."""
     none = fixed_settings(torch.zeros(1, graph.n_knobs, dtype=torch.int64))
@@ -130,7 +120,11 @@ def policy_orders(tables: Mapping[str, EditTable], seed: int) -> dict[str, NDArr
         train = [name for place, name in enumerate(names) if place % N_FOLDS != fold]
         features = [tables[name].description.arrays["node_feat"] for name in train]
         scaler = fit_node_scaler(features, scaling="log1p-standardise")
-        graphs = {name: single_edit_graph(tables[name], name, scaler) for name in names}
+        graphs = {}
+        for name in names:
+            description = tables[name].description
+            fusion = replace(description, knobs={"fusion": description.knobs["fusion"]})
+            graphs[name] = decision_graph(name, fusion, scaler)
         with torch_prepared(threads=1, device=CPU, seed=seed):
             policy = Policy(PolicyConfig(tasks={"fusion": 2}, hidden=32))
             optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
@@ -170,75 +164,61 @@ def mean_text(values: Sequence[float]) -> str:
 def verdict_rows(tables: Mapping[str, EditTable]) -> tuple[list[list[str]], list[list[str]]]:
     """Return a row per program, and the rows of the means."""
     orders = [policy_orders(tables, seed) for seed in range(N_SEEDS)]
-    programs_rows, tries, differences, gains = [], [], [], []
+    program_rows, tries, over_menu = [], [], []
     for name, table in sorted(tables.items()):
-        ratios, n_menu = table.edit_ratios, len(table.menu_ratios)
-        of_policy = float(np.mean([n_tries(ratios, order[name]) for order in orders]))
-        best = float(np.mean([ratios[order[name][:n_menu]].min() for order in orders]))
-        row = (ratios.min(), table.menu_ratios.min(), best)
-        if ratios.min() < MAX_RATIO:
-            tries.append((of_policy, n_random_tries(ratios)))
-            differences.append(of_policy - tries[-1][1])
-        gains.append(np.log(best / table.menu_ratios.min()))
-        texts = [f"{value:.3f}" for value in row]
-        numbers = [f"{of_policy:.1f}", f"{n_random_tries(ratios):.1f}"]
-        programs_rows.append([name, str(len(ratios)), *texts, *numbers])
-    of_policy_tries, of_random = zip(*tries, strict=True)
+        ratios, menu_ratio = table.edit_ratios, table.menu_ratios.min()
+        firsts = [ratios[order[name][: len(table.menu_ratios)]].min() for order in orders]
+        of_policy = np.mean([n_tries(ratios, order[name]) for order in orders])
+        pair = (float(of_policy), n_random_tries(ratios))
+        over_menu.append(np.mean(firsts) / menu_ratio)
+        tries += [pair] if ratios.min() < MAX_RATIO else []
+        texts = [f"{ratio:.3f}" for ratio in (ratios.min(), menu_ratio, np.mean(firsts))]
+        program_rows.append([name, str(len(ratios)), *texts, *(f"{value:.1f}" for value in pair)])
     means = [
-        ["tries of GO", mean_text(of_policy_tries)],
-        ["tries of a random order", mean_text(of_random)],
-        ["difference", mean_text(differences)],
-        ["log of the best edit of GO over the best of the menu", mean_text(gains)],
+        ["tries of GO", mean_text([policy for policy, _ in tries])],
+        ["tries at random", mean_text([chance for _, chance in tries])],
+        ["tries of GO - tries at random", mean_text([policy - chance for policy, chance in tries])],
+        ["best edit of GO / best of the menu, at equal measurements", mean_text(over_menu)],
     ]
-    return programs_rows, means
+    return program_rows, means
 
 
 def cartpole(state: Any, forces: Any, *, unroll: int = 1, has_tuple: bool = False) -> Any:
     """Simulate carts with poles, (4, e) of e environments, under forces (t, e) of t steps."""
 
     def step(state: Any, force: Any) -> Any:
-        x, speed, angle, turn = state
+        _, speed, angle, turn = state
         sin, cos = jnp.sin(angle), jnp.cos(angle)
         push = (force + 0.05 * turn**2 * sin) / 1.1
         turning = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos**2 / 1.1))
         moving = push - 0.05 * turning * cos / 1.1
-        parts = (
-            x + 0.02 * speed,
-            speed + 0.02 * moving,
-            angle + 0.02 * turn,
-            turn + 0.02 * turning,
-        )
+        rates = (speed, moving, turn, turning)
+        parts = tuple(part + 0.02 * rate for part, rate in zip(state, rates, strict=True))
         state = parts if has_tuple else jnp.concatenate([part[None] for part in parts])
         return state, parts[2]
 
     return jax.lax.scan(step, tuple(state) if has_tuple else state, forces, unroll=unroll)[1]
 
 
-def _run(function: Any, arguments: Sequence[Any]) -> Any:
-    return jax.block_until_ready(function(*arguments))
-
-
-def cartpole_rows() -> list[list[str]]:
+def cartpole_rows(n_environments: int) -> list[list[str]]:
     """Return the median time of each variant over the plain scan's, of interleaved rounds."""
     variants: dict[str, dict[str, Any]] = {f"unroll by {n}": {"unroll": n} for n in (4, 16)}
     variants |= {"a tuple, no concatenate": {"has_tuple": True}, "the same again": {}}
-    table = []
-    for n_environments in (16, 2048):
-        rng = np.random.default_rng(0)
-        shapes = (4, n_environments), (256, n_environments)
-        arguments = [jax.device_put(0.1 * rng.normal(size=shape).astype("f")) for shape in shapes]
-        calls = [jax.jit(partial(cartpole, **kinds)) for kinds in ({}, *variants.values())]
-        expected = calls[0](*arguments)
-        for call in calls:
-            np.testing.assert_allclose(call(*arguments), expected, rtol=1e-3, atol=1e-3)
-        runs = [partial(_run, call, arguments) for call in calls]
-        times = [[time_visit(run, CLOCK).runtime_ns for run in runs] for _ in range(N_STUDY_ROUNDS)]
-        ratios = np.array(times)[:, 1:] / np.array(times)[:, :1]  # (r, variants)
-        draws = np.random.default_rng(0).integers(0, len(ratios), (DRAWS, len(ratios)))
-        for name, column in zip(variants, ratios.T, strict=True):
-            interval = interval_of(np.median(column[draws], axis=1))
-            table.append([str(n_environments), name, interval_text(np.median(column), *interval)])
-    return table
+    rng = np.random.default_rng(0)
+    shapes = (4, n_environments), (256, n_environments)
+    arguments = [jax.device_put(0.1 * rng.normal(size=shape).astype("f")) for shape in shapes]
+    calls = [jax.jit(partial(cartpole, **kinds)) for kinds in ({}, *variants.values())]
+    for call in calls:
+        np.testing.assert_allclose(call(*arguments), calls[0](*arguments), rtol=1e-3, atol=1e-3)
+    runs = [partial(lambda f: jax.block_until_ready(f(*arguments)), call) for call in calls]
+    times = [[time_visit(run, CLOCK).runtime_ns for run in runs] for _ in range(N_STUDY_ROUNDS)]
+    ratios = np.array(times)[:, 1:] / np.array(times)[:, :1]  # (r, variants)
+    rows = np.random.default_rng(0).integers(0, len(ratios), (DRAWS, len(ratios)))
+    texts = [
+        interval_text(np.median(column), *interval_of(np.median(column[rows], axis=1)))
+        for column in ratios.T
+    ]
+    return [[str(n_environments), *pair] for pair in zip(variants, texts, strict=True)]
 
 
 @errors_in_one_line()
@@ -254,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     done = {name: table for name, table in measured.items() if table}
     rows, means = verdict_rows(done)
     facts = next(iter(done.values())).description.facts
-    tables = {"programs": rows, "means": means, "cartpole": cartpole_rows()}
+    tables = {"programs": rows, "means": means, "cartpole": cartpole_rows(16) + cartpole_rows(2048)}
     write_page("go", options.report, environment=facts, **tables)
 
 
