@@ -35,7 +35,7 @@ from benchmarks import errors_in_one_line, interval_text, resumable_parser, writ
 from common.metrics import DRAWS, interval_of
 from common.progress import out_of_time, time_limit
 from common.reproducibility import generator
-from features.scaling import NodeScaler, fit_node_scaler
+from features.scaling import fit_node_scaler
 from models.training.device import CPU, torch_prepared
 
 N_ROUNDS = 3
