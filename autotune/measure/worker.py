@@ -41,9 +41,10 @@ from data.hlo.choices import Choices
 from data.hlo.parse import HOW_TO_INSTALL
 
 DEVICES = ("cpu", "gpu", "tpu")
-# Instructions of all compiled programs in memory. XLA maps a region of memory for about eight
-# instructions, and Linux allows 65,530 regions. An instruction takes about 13 KB.
-MAX_INSTRUCTIONS = 200_000
+# Linux allows a process this number of memory regions. XLA maps one for about eight instructions,
+# and an instruction takes about 13 KB.
+MAX_REGIONS = Path("/proc/sys/vm/max_map_count")
+INSTRUCTIONS_PER_REGION = 5
 MAX_REASON = 400
 NOT_DONE = "not done after"
 _FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")
@@ -64,7 +65,9 @@ class _Server:
         program = open_measurable()
         self.spell, self.describe_setting = program.spell, program.describe_setting
         description = program.describe()
-        n_programs = max(1, MAX_INSTRUCTIONS // len(description.arrays["node_opcode"]))
+        n_regions = int(MAX_REGIONS.read_text()) if MAX_REGIONS.exists() else 65_530
+        n_instructions = INSTRUCTIONS_PER_REGION * n_regions
+        n_programs = max(1, n_instructions // len(description.arrays["node_opcode"]))
 
         def load(key: bytes) -> Loaded:
             loaded = program.load(np.frombuffer(key, np.int64))

@@ -26,7 +26,7 @@ from autotune.measure.timing import (
     figures,
     time_visit,
 )
-from autotune.measure.worker import MAX_INSTRUCTIONS, _Server, one_line, open_device
+from autotune.measure.worker import INSTRUCTIONS_PER_REGION, _Server, one_line, open_device
 from common.errors import PipelineError
 from data.hlo.choices import Choices, Space, draw_choices
 from tests.autotune.fakes import SpinProgram, SpinSource
@@ -229,7 +229,9 @@ class _Trace:
         self.owner = self
 
 
-def test_worker_frees_traces_and_keeps_few_large_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_frees_traces_and_keeps_few_large_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker measures without garbage collections, so it must collect after each compilation."""
     traces: list[weakref.ref[_Trace]] = []
     load = SpinProgram.load
@@ -241,10 +243,12 @@ def test_worker_frees_traces_and_keeps_few_large_programs(monkeypatch: pytest.Mo
     monkeypatch.setattr(SpinProgram, "load", load_with_trace)
     # Opening a fake program changes this.
     monkeypatch.setattr("autotune.measure.worker.VISIT_BUDGET_NS", 0)
+    (tmp_path / "regions").write_text("1000\n")
+    monkeypatch.setattr("autotune.measure.worker.MAX_REGIONS", tmp_path / "regions")
     settings = [np.array(setting) for setting in ([0, 0], [0, 1], [0, 0])]
     gc.disable()
     try:
-        for n_nodes, n_loads in ((3, 2), (MAX_INSTRUCTIONS, 3)):
+        for n_nodes, n_loads in ((3, 2), (1000 * INSTRUCTIONS_PER_REGION, 3)):
             traces.clear()
             server = _Server()
             server.open((SpinSource(n_nodes=n_nodes), False))
