@@ -24,22 +24,31 @@ Orders = tuple[Order, Order, Order]
 NO_WORK = frozenset(
     {"parameter", "constant", "iota", "tuple", "get-tuple-element", "while", "opt-barrier"}
 )
-CONTROL_FLOW = frozenset({"while", "conditional", "call"})
 TARGET, API_VERSION_ORIGINAL = "LayoutConstraint", 1
 
 
 def fusible(module: Any) -> list[Any]:
-    """Return the instructions that may have a barrier, in the module's order.
+    """Return the entry's instructions that may have a barrier, in the module's order."""
+    return _with_work(module, {module.entry_computation_id})
 
-    They are in the entry and in bodies of loops and branches. Computations of reductions and sorts
-    compute single numbers.
+
+def fusible_in_bodies(module: Any) -> list[Any]:
+    """Return the same instructions of bodies of loops and branches.
+
+    Computations of reductions and sorts compute single numbers, so they have none.
     """
     computations = {computation.id: computation for computation in module.computations}
     reached = [module.entry_computation_id]
     for i in reached:
-        ops = (op for op in computations[i].instructions if op.opcode in CONTROL_FLOW)
-        reached += (called for op in ops for called in op.called_computation_ids)
-    by_computation = (c.instructions for c in module.computations if c.id in reached)
+        for op in computations[i].instructions:
+            # A loop calls its body first, and then its condition.
+            n_called = {"while": 1, "conditional": None}.get(op.opcode, 0)
+            reached += op.called_computation_ids[:n_called]
+    return _with_work(module, {*reached[1:]})
+
+
+def _with_work(module: Any, ids: Set[int]) -> list[Any]:
+    by_computation = (c.instructions for c in module.computations if c.id in ids)
     return [op for ops in by_computation for op in ops if op.opcode not in NO_WORK]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.edits import Orders, edited_module, fusible
+from autotune.edits import Orders, edited_module, fusible, fusible_in_bodies
 from autotune.measure.program import (
     WHOLE_PROGRAM,
     Decisions,
@@ -138,6 +138,9 @@ class DecidedProgram:
         arguments_facts = facts_of(self._lowered, self._arguments, has_values=self._is_file)
         self._facts = {**(facts or {}), **arguments_facts}
         self._fusible, self.nodes = fusible(self.message), configurable_nodes(self.message)
+        self._ids_in_bodies: set[int] = set()
+        if "fusion" in spaces:
+            self._fusible = self._with_bodies()
         self.options = [node_options(node) for node in self.nodes]
         knobs = self._all_knobs()
         self._knobs = {space: knobs[space] for space in spaces if len(knobs[space].nodes)}
@@ -154,6 +157,34 @@ class DecidedProgram:
             redrawn = jax.device_put(source.redraw())
             if share_finite(self._default(*redrawn)) > share:
                 self._arguments = redrawn
+
+    def _with_bodies(self) -> list[Any]:
+        """Return all instructions that may have a barrier, in the module's order.
+
+        XLA compiles a loop of few bytes as one function, which may have no barrier.
+        """
+        if not (in_bodies := fusible_in_bodies(self.message)):
+            return self._fusible
+        # The fewest bytes that each loop can have with a barrier.
+        ids = {op.id for op in in_bodies}
+        ops = [[op.id for op in c.instructions if op.id in ids] for c in self.message.computations]
+        module = edited_module(self.message, {}, {own[0] for own in ops if own})
+        try:
+            self._compile(self._lower_module(module.SerializeToString()), KEEP_BARRIERS)
+        except PipelineError:
+            return self._fusible
+        self._ids_in_bodies = ids
+        able = [*self._fusible, *in_bodies]
+        places = node_positions(self.message, able)
+        return [able[place] for place in np.argsort(places)]
+
+    def _lower_module(self, module: bytes) -> Any:
+        import jax
+
+        exported = with_module(self.name, self._signature, module)
+        # An export takes and returns the arrays of the function's trees.
+        arguments = jax.tree.leaves(self._arguments)
+        return jax.jit(exported.call, keep_unused=True).lower(*arguments)
 
     def _all_knobs(self) -> dict[str, Knobs]:
         whole_program = np.full(len(N_OPTIONS), WHOLE_PROGRAM)
@@ -206,10 +237,7 @@ class DecidedProgram:
         decisions, module = self._decide(setting)
         lowered, arguments = self._lowered, self._arguments
         if module is not None:
-            exported = with_module(self.name, self._signature, module)
-            # An export takes and returns the arrays of the function's trees.
-            arguments = jax.tree.leaves(arguments)
-            lowered = jax.jit(exported.call, keep_unused=True).lower(*arguments)
+            lowered, arguments = self._lower_module(module), jax.tree.leaves(arguments)
         options = decisions.get("options", {})
         executable = self._compile(lowered, options) if decisions else self._default
 
@@ -245,9 +273,13 @@ class DecidedProgram:
     def _decide(self, setting: Choices) -> tuple[dict[str, Any], bytes | None]:
         """Return the decisions of a setting, and its edited HLO module if there is one."""
         parts = self._parts(setting)
-        options = options_of(parts["options"]) if "options" in parts else {}
         barriers = parts.get("fusion", np.zeros(len(self._fusible)))
         kept_apart = [op for op, is_apart in zip(self._fusible, barriers, strict=True) if is_apart]
+        choice = parts.get("options", np.zeros(len(GENES), np.int64)).copy()
+        if any(op.id in self._ids_in_bodies for op in kept_apart):
+            # A loop that is compiled as one function may have no barrier.
+            choice[[*GENES].index("small loops")] = 0
+        options = options_of(choice)
         if kept_apart:
             options = joined(options, KEEP_BARRIERS)
         laid_out = self._orders(parts["layouts"]) if "layouts" in parts else []

@@ -109,7 +109,7 @@ def test_correlations_are_shares_of_equal_options_and_their_exponentials() -> No
 def test_builtin_menu_has_the_options_of_optimize() -> None:
     menu = read_menu(BUILTIN)
     assert menu["xla_cpu_prefer_vector_width"] == ("", "512", "128")
-    assert option_flags(menu, (1, 2, 0, 1, 0, 0)) == (
+    assert option_flags(menu, (1, 2, 0, 1, 0, 0, 0, 0)) == (
         "--xla_disable_hlo_passes=dot-library-rewriter --xla_cpu_prefer_vector_width=128 "
         "--xla_cpu_use_fusion_emitters=false"
     )
