@@ -73,6 +73,7 @@ VARIABLES = {
 # Parts of a message about a wrong option: typer quotes pydantic.
 WRONG_CHOICE = re.compile("Value error, '(.*)' is not (one of .*)")
 WRONG_NUMBER = re.compile("Input should be .*")
+SUGGESTION = re.compile(r"(?:\. Did you mean| \(Possible options:) (.*)[?)]$")
 NUMBERS: Any = {int: "a whole number", list[int]: "a whole number", float: "a number"}
 
 
@@ -123,6 +124,9 @@ class Commands(TyperGroup):
 
 def _plain(text: str, option: Any) -> str:
     """Say what a wrong option of typer should be, and which choice is spelled most like it."""
+    if near := SUGGESTION.search(text):
+        names = near[1].replace("'", "").replace(", ", " or ")
+        return f"{text[: near.start()]}; did you mean {names}?"
     if wrong := WRONG_CHOICE.search(text):
         near = did_you_mean(wrong[1], re.findall("'([^']*)'", wrong[2]))
         return WRONG_CHOICE.sub(lambda _: f"expected {wrong[2]}{near}", text)

@@ -104,11 +104,11 @@ def test_shell_completes_commands_and_options(words: str, expected: list[str]) -
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("rnu", "no such command 'rnu'. Did you mean 'run'?; `fast-or-slow --help`"),
+        ("rnu", "no such command 'rnu'; did you mean run?; `fast-or-slow --help`"),
         ("--foo", "no such option: --foo; `fast-or-slow --help` lists the options"),
         (
             "run --recpie x",
-            "no such option: --recpie (Possible options: --recipe, --resume); `fast",
+            "no such option: --recpie; did you mean --recipe or --resume?; `fast-or-slow run --h",
         ),
         ("run --max-minutes x", "invalid value for '--max-minutes': expected a number, at least 0"),
         ("run --workers 0", "invalid value for '--workers': expected a whole number, at least 1"),
@@ -119,7 +119,7 @@ def test_shell_completes_commands_and_options(words: str, expected: list[str]) -
         ),
         ("plan --gpu t5", "invalid value for '--gpu': expected one of 'none', 't4', 'a100', "),
         ("train", "missing option '--collection'; `fast-or-slow train --help` lists the options"),
-        ("kernel bild", "no such command 'bild'. Did you mean 'build'?; `fast-or-slow kernel --h"),
+        ("kernel bild", "no such command 'bild'; did you mean build?; `fast-or-slow kernel --h"),
         ("blend --runs", "option '--runs' requires an argument; `fast-or-slow --help` lists"),
         ("runs a b\x1b", r"got unexpected extra argument(s) (b\x1b); `fast-or-slow runs --help`"),
     ],
