@@ -11,9 +11,11 @@ import nbformat
 import pytest
 
 from common.settings import ROOT
+from data.tree import COLLECTIONS
 
 TOUR = ROOT / "docs" / "start" / "tour.ipynb"
 COMMITTED = nbformat.read(TOUR, as_version=4)
+QUICKSTART = TOUR.with_name("quickstart.md").read_text(encoding="utf-8")
 
 
 def printed(notebook: nbformat.NotebookNode) -> str:
@@ -22,12 +24,24 @@ def printed(notebook: nbformat.NotebookNode) -> str:
     return "".join(output.text for output in outputs if output.output_type == "stream")
 
 
+def untrained(text: str) -> set[tuple[str, ...]]:
+    """Return each collection of a run's table, with its graphs, its baseline and its ceiling."""
+    rows = [line.split() for line in text.splitlines()]
+    return {(row[0], *row[-3:]) for row in rows if len(row) == 8 and ":" in row[0]}
+
+
 def test_it_is_small_and_was_run_from_top_to_bottom() -> None:
     assert TOUR.stat().st_size < 300_000
     codes = [cell for cell in COMMITTED.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in codes] == [*range(1, len(codes) + 1)]
     assert "accepted    runs/tour/trees/submission.csv" in printed(COMMITTED)
     assert not re.search(r"/(home|root|tmp|work|Users)/", TOUR.read_text())
+
+
+def test_baselines_and_ceilings_are_those_of_the_quickstart() -> None:
+    found = untrained(printed(COMMITTED))
+    assert len(found) == len(COLLECTIONS)
+    assert found == untrained(QUICKSTART)
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -79,5 +93,6 @@ def test_it_runs(tmp_path: Path) -> None:
     NotebookClient(notebook, timeout=1800, resources=place).execute()
     lines, committed = printed(notebook).splitlines(), printed(COMMITTED).splitlines()
     assert len(lines) == len(committed)
+    assert untrained(printed(notebook)) == untrained(printed(COMMITTED))
     assert lines[-1].split()[0] == committed[-1].split()[0] == "mean"
     assert (tmp_path / "runs" / "tour" / "trees" / "DONE").exists()
