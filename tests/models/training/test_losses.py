@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.config.networks import LossName, TileLossName
+from models.config.networks import LayoutGnnConfig, LossName, TileGnnConfig, TileLossName
 from models.training.losses import LOSSES, TILE_LOSSES, Loss, expected_best
 
 every_loss = pytest.mark.parametrize("loss", TILE_LOSSES.values(), ids=TILE_LOSSES.keys())
@@ -54,6 +54,11 @@ def sample(size: int, distinct: int, seed: int) -> tuple[Tensor, Tensor]:
 def test_recipes_can_name_every_loss_and_no_other() -> None:
     assert {*get_args(LossName)} == {*LOSSES}
     assert {*get_args(TileLossName)} == {*TILE_LOSSES}
+
+
+def test_the_page_of_recipe_keys_describes_every_loss() -> None:
+    described = (LayoutGnnConfig.__doc__ or "") + (TileGnnConfig.__doc__ or "")
+    assert [name for name in TILE_LOSSES if f'"{name}"' not in described] == []
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 5, 10**6])
