@@ -1,7 +1,10 @@
 """The checks of `make lint` on prose and on the sizes of the code."""
 
 import ast
+import subprocess
+import sys
 
+from common.settings import ROOT
 from tests.support.budget import body_lines, lowered, too_large
 from tests.support.prose import MARKERS, python_sentences, sentences
 
@@ -30,11 +33,23 @@ def test_docstrings_and_comments_are_read() -> None:
     assert MARKERS.search(python_sentences(source)[1])
 
 
+def test_a_missing_page_is_one_line() -> None:
+    command = [sys.executable, "-m", "tests.support.prose", "READM.md"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: READM.md: no such file") and "README.md?" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_package_above_its_budget_is_named_and_the_budget_only_falls() -> None:
     found = {"data": 12, "models": 5, "largest file": 4}
     budget = {"data": 10, "models": 9, "largest file": 4}
-    assert [fault.split(":")[0] for fault in too_large(found, budget)] == ["data"]
-    assert [fault.split(":")[0] for fault in too_large({"new": 1}, budget)] == ["new"]
+    (fault,) = too_large(found, budget)
+    assert fault.startswith("error: data: 12 lines; expected at most 10; delete 2 in it, or lower")
+    assert [fault.split(":")[1] for fault in too_large({"new": 1}, budget)] == [" new"]
+    assert too_large({"largest file": 5}, budget) == [
+        "error: largest file: 5 lines; expected at most 4; delete 1 in it"
+    ]
     text = '# sizes\ndata = 10\nmodels = 9\n"largest file" = 4\n'
     assert lowered(text, found) == '# sizes\ndata = 10\nmodels = 5\n"largest file" = 4\n'
 

@@ -48,11 +48,14 @@ def sizes() -> dict[str, int]:
 
 def too_large(found: dict[str, int], budget: dict[str, int]) -> list[str]:
     """Return a line for each size that is above the budget, or not in it."""
-    return [
-        f"{name}: {size} lines; the budget has {budget.get(name, 0)}. Delete as many lines there"
-        for name, size in found.items()
-        if size > budget.get(name, 0)
-    ]
+    faults = []
+    for name, size in found.items():
+        if (excess := size - budget.get(name, 0)) > 0:
+            ways = f"delete {excess} in it"
+            if not name.startswith("largest"):
+                ways += f", or lower another package's number by {excess} and say why in the commit"
+            faults.append(f"error: {name}: {size} lines; expected at most {size - excess}; {ways}")
+    return faults
 
 
 def lowered(text: str, found: dict[str, int]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from common.files import missing_path
 from common.settings import ROOT
 from tests.support.budget import project_files
 
@@ -107,6 +108,9 @@ def faults() -> Iterator[str]:
 
 if __name__ == "__main__":
     files = [Path(name) for name in sys.argv[1:]]
+    for path in files:
+        if not path.is_file():
+            sys.exit(f"error: {missing_path(path, 'a page or a Python file')}")
     texts = [s for path in files for s in read(path) if MARKERS.search(s) or is_long(s)]
     sys.stdout.writelines(f"{sentence}\n" for sentence in texts)
     sys.exit(None if files else "\n".join(faults()) or None)
