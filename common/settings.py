@@ -92,11 +92,10 @@ def _dotted(fault: Mapping[str, Any]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def how_to_install(extra: str) -> str:
-    """Return the command that installs an extra of the package, for example "ray"."""
-    pinned = f"-r {ROOT / f'requirements-{extra}.txt'} -c {ROOT / 'constraints.txt'}"
-    what = f'"fast-or-slow[{extra}]"' if IS_INSTALLED else pinned
-    return f"{sys.executable} -m pip install {what}"
+def how_to_install(name: str) -> str:
+    """Return the command that installs requirements-NAME.txt, which a wheel has too."""
+    pinned = f"-r {ROOT / f'requirements-{name}.txt'} -c {ROOT / 'constraints.txt'}"
+    return f"{sys.executable} -m pip install {pinned}"
 
 
 def cache_dir() -> Path:

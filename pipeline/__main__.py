@@ -21,9 +21,11 @@ from common.errors import did_you_mean, escaped
 from common.signals import end_at_once, handle, handled_by
 
 HOW_TO_INSTALL = "run `make setup`, then .venv/bin/python -m pipeline"
-# In a wheel, the folder above is a package.
-if Path(__file__).resolve().parents[1].joinpath("__init__.py").is_file():
-    HOW_TO_INSTALL = "pip install fast-or-slow"
+FOLDER = Path(__file__).resolve().parents[1]
+# In a wheel, the folder is a package.
+if FOLDER.joinpath("__init__.py").is_file():
+    PINNED = f"-r {FOLDER / 'requirements.txt'} -c {FOLDER / 'constraints.txt'}"
+    HOW_TO_INSTALL = f"{sys.executable} -m pip install {PINNED}"
 # The imports take half a second.
 with handled_by(end_at_once):
     # A file that is opened later must not get the number of a closed stream (`2>&-`).

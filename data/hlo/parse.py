@@ -14,7 +14,7 @@ from typing import Any
 
 from common.errors import PipelineError
 from common.progress import log
-from common.settings import IS_INSTALLED, ROOT, how_to_install
+from common.settings import how_to_install
 from data.hlo import jaxlib_parser
 from data.hlo.files import FIXED_SHAPES, HOW_TO_DUMP
 from data.hlo.formats import ModuleText
@@ -22,14 +22,7 @@ from data.hlo.jaxlib_parser import EXPORT, REFUSED, private
 
 TESTED_JAXLIB = "0.10.2 to 0.12"
 FIRST_TESTED, FIRST_UNTESTED = (0, 10, 2), (0, 13)
-HOW_TO_INSTALL = (
-    how_to_install("jax")
-    if IS_INSTALLED
-    else (
-        f"`make setup-collect` installs it into {ROOT / '.venv'}; into another environment, "
-        f"pip install -r {ROOT / 'requirements-collect.txt'}"
-    )
-)
+HOW_TO_INSTALL = how_to_install("collect")
 MAX_PARSE_S = 300.0
 log_once = cache(log.info)
 

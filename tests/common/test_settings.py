@@ -2,6 +2,7 @@
 
 import os
 import re
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -329,10 +330,12 @@ def test_only_a_command_in_the_checkout_writes_into_it(
     assert settings.download_dir() == tmp_path / "data"
 
 
-def test_install_commands_fit_a_checkout_and_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_commands_name_files_of_a_checkout_and_of_a_wheel() -> None:
     assert not settings.IS_INSTALLED  # an editable install is a checkout
-    for extra in ("ray", "trackers"):
-        words = settings.how_to_install(extra).split()
-        assert [Path(word).is_file() for word in words[-4:]] == [False, True, False, True]
-    monkeypatch.setattr(settings, "IS_INSTALLED", True)
-    assert settings.how_to_install("jax").endswith(' -m pip install "fast-or-slow[jax]"')
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
+    inside = hatch["build"]["targets"]["wheel"]["force-include"]
+    for name in ("collect", "ray", "trackers"):
+        *_, first, requirements, second, constraints = settings.how_to_install(name).split()
+        assert (first, second) == ("-r", "-c")
+        for path in map(Path, (requirements, constraints)):
+            assert path.is_file() and inside[path.name] == f"fast_or_slow/{path.name}"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError, UsageError
+from common.settings import how_to_install
 from data.hlo import files, jaxlib_parser, parse
 from data.hlo.descriptor import message_class
 from data.hlo.formats import split_modules
@@ -329,7 +330,8 @@ def test_parser_that_hangs_or_is_missing_is_one_line(
 
     monkeypatch.setattr(parse.metadata, "version", missing)
     line = refusal(path)
-    assert "is HLO text: jaxlib is not installed; expected jaxlib 0.10.2 to 0.12; `make" in line
+    expected = f"expected jaxlib 0.10.2 to 0.12; {how_to_install('collect')}"
+    assert line.endswith(f"is HLO text: jaxlib is not installed; {expected}")
 
 
 @pytest.mark.parametrize(
