@@ -91,9 +91,9 @@ def collect(
         return
     if (program is None) == (plan is None):
         raise UsageError("collect: expected either --program or --plan")
-    if plan is not None:
+    if plan:
         requests = plan_requests(plan, seed=seed or 0, device=device)
-    else:
+    elif program:
         inputs = ProgramInputs(tuple(static or ()), arguments, seed or 0, batch)
         effort = (configs, rounds, timeout_s, seed or 0)
         requests = [CollectRequest(program, kind, search, split, device, *effort, inputs)]
