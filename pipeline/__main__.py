@@ -126,9 +126,9 @@ class Commands(TyperGroup):
 
 def _plain(text: str, option: Any) -> str:
     """Say what a wrong option of typer should be, and which choice is spelled most like it."""
-    if near := SUGGESTION.search(text):
-        names = near[1].replace("'", "").replace(", ", " or ")
-        return f"{text[: near.start()]}; did you mean {names}?"
+    if end := SUGGESTION.search(text):
+        names = end[1].replace("'", "").replace(", ", " or ")
+        return f"{text[: end.start()]}; did you mean {names}?"
     if wrong := WRONG_CHOICE.search(text):
         near = did_you_mean(wrong[1], re.findall("'([^']*)'", wrong[2]))
         return WRONG_CHOICE.sub(lambda _: f"expected {wrong[2]}{near}", text)
