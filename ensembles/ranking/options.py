@@ -70,10 +70,16 @@ def read_menu(source: str) -> Menu:
     return menu
 
 
+def option_values(menu: Menu, setting: Setting) -> dict[str, str]:
+    """Return the text of each option's value, as in a row of the CSV file."""
+    pairs = zip(menu.items(), setting, strict=True)
+    return {name: texts[value] for (name, texts), value in pairs}
+
+
 def option_flags(menu: Menu, setting: Setting) -> str:
     """Return a setting as a value of XLA_FLAGS."""
-    pairs = zip(menu.items(), setting, strict=True)
-    return " ".join(f"--{name}={texts[value]}" for (name, texts), value in pairs if value)
+    values = option_values(menu, setting).items()
+    return " ".join(f"--{name}={text}" for name, text in values if text)
 
 
 def request_text(menu: Menu, settings: Sequence[Setting]) -> str:
@@ -82,8 +88,7 @@ def request_text(menu: Menu, settings: Sequence[Setting]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*menu, RUNTIME))
     for setting in settings:
-        values = zip(menu.values(), setting, strict=True)
-        writer.writerow([*(texts[value] for texts, value in values), ""])
+        writer.writerow((*option_values(menu, setting).values(), ""))
     return text.getvalue()
 
 
@@ -119,24 +124,48 @@ def suggest_settings(menu: Menu, runtimes: Runtimes, k: int, *, seed: int) -> li
     """Choose at most k settings to measure next, in the order of choice.
 
     The first batch has the compiler's own setting and diverse ones. A setting that failed counts as
-    the slowest so far, because its values may be the reason.
+    the slowest so far, because its values may be the reason. If two or more measurements of a value
+    failed and none ran, the settings with this value come last.
     """
-    finite = {s: [ns for ns in values if ns < math.inf] for s, values in runtimes.items()}
-    means = {s: float(np.mean(np.log(values))) for s, values in finite.items() if values}
-    slowest, fastest = max(means.values(), default=0.0), min(means.values(), default=0.0)
-    ordered = sorted(runtimes, key=lambda setting: means.get(setting, math.inf))[:MAX_CONFIGS]
+    outcomes: dict[tuple[int, int], list[float]] = {}
+    for setting, values in runtimes.items():
+        for option_value in enumerate(setting):
+            outcomes.setdefault(option_value, []).extend(values)
+    failing = {v for v, ns in outcomes.items() if len(ns) > 1 and min(ns) == math.inf}
+    ordered = sorted(runtimes, key=lambda setting: _mean_log(runtimes[setting]))[:MAX_CONFIGS]
     n_values = [len(texts) for texts in menu.values()]
     candidates = [s for s in _candidates(n_values, ordered, seed) if s not in runtimes]
-    if not candidates:
+    safe = [setting for setting in candidates if failing.isdisjoint(enumerate(setting))]
+    chosen = _choose(safe, ordered, runtimes, k)
+    if len(chosen) == len(safe):
+        risky = [setting for setting in candidates if not failing.isdisjoint(enumerate(setting))]
+        chosen += _choose(risky, ordered, runtimes, k - len(chosen))
+    return chosen
+
+
+def _mean_log(values: Sequence[float]) -> float:
+    """Return the mean logarithm of the runtimes that are finite; inf without any."""
+    logs = [math.log(ns) for ns in values if ns < math.inf]
+    return sum(logs) / len(logs) if logs else math.inf
+
+
+def _choose(
+    candidates: Sequence[Setting], ordered: Sequence[Setting], runtimes: Runtimes, k: int
+) -> list[Setting]:
+    """Choose at most k candidates, given measured settings sorted by runtime."""
+    if not candidates or k < 1:
         return []
-    log_ns = np.array([means.get(setting, slowest) - fastest for setting in ordered])
-    repeats = np.array([max(1, len(finite[setting])) for setting in ordered])
+    means = [_mean_log(runtimes[setting]) for setting in ordered]
+    slowest = max((mean for mean in means if mean < math.inf), default=0.0)
+    log_ns = np.minimum(means, slowest) - min([*means, slowest])
+    repeats = [sum(ns < math.inf for ns in runtimes[setting]) for setting in ordered]
     # The matrices are small, so several threads would only wait for each other.
     with thread_limits(1, "blas"):
         likenesses = option_correlations(np.array([*ordered, *candidates]))
         prior = np.zeros(len(likenesses[0]))
         if ordered:
-            promising, draws = draw_runtimes(likenesses, prior, log_ns, repeats)
+            repeated = np.maximum(repeats, 1)
+            promising, draws = draw_runtimes(likenesses, prior, log_ns, repeated)
             best = np.zeros(draws.shape[1], np.float32)
             picks = promising[lowest_minimum(draws, best, [], min(k, len(draws)))]
         else:

@@ -218,7 +218,9 @@ def read_csv(
     names = _cells(lines[0], f"{path}: line 1")
     if not {*required} <= {*names} <= {*columns} or len({*names}) < len(names):
         requirement = f"expected {','.join(columns)}, with commas"
-        raise PipelineError(f"{path}: line 1: has {lines[0][:80]!r}; {requirement}")
+        raise PipelineError(
+            f"{path}: line 1: {_header_fault(names, columns, required)}; {requirement}"
+        )
     for number, line in enumerate(lines[1:], start=2):
         place = f"{path}: line {number}"
         cells = _cells(line, place)
@@ -226,6 +228,16 @@ def read_csv(
             raise PipelineError(f"{place}: has {len(cells)} values; expected {len(names)}")
         if any(cells):
             yield place, dict(zip(names, cells, strict=False))
+
+
+def _header_fault(names: Sequence[str], columns: Sequence[str], required: Collection[str]) -> str:
+    """Return up to three differences of a CSV header, or its start if no column is right."""
+    if not {*names} & {*columns}:
+        return f"has {','.join(names)[:80]!r}"
+    faults = [f"lacks the column {name!r}" for name in required if name not in names]
+    faults += [f"has the other column {name[:80]!r}" for name in names if name not in columns]
+    faults += [f"has the column {name!r} twice" for name in columns if names.count(name) > 1]
+    return ", ".join(faults[:3])
 
 
 def _cells(line: str, place: str) -> list[str]:

@@ -221,17 +221,23 @@ def _suggest_options(
     settings = module.suggest_settings(menu, runtimes, count, seed=seed)
     means = {s: sum(ns) / len(ns) for s, ns in runtimes.items() if inf not in ns}
     best = min(means, key=means.__getitem__, default=())
-    flags = [module.option_flags(menu, setting) for setting in settings]
+
+    def entry(setting: tuple[int, ...]) -> dict[str, Any]:
+        flags, values = module.option_flags(menu, setting), module.option_values(menu, setting)
+        return {"xla_flags": flags, "values": values}
+
     text = module.request_text(menu, settings)
     if out and settings:
         write_text(out, text)
     if as_json:
-        print_json({"best": module.option_flags(menu, best) if best else None, "xla_flags": flags})
+        fastest = {"runtime_ns": means[best], **entry(best)} if best else None
+        print_json({"best": fastest, "next": [entry(setting) for setting in settings]})
         return
     if best:
         name = module.option_flags(menu, best) or "as the compiler has it"
         show(f"best        {means[best]:.0f} ns, {name}")
-    show(*[f'XLA_FLAGS="{setting}"' for setting in flags] or ["all settings are measured"])
+    lines = [f'XLA_FLAGS="{module.option_flags(menu, setting)}"' for setting in settings]
+    show(*lines or ["all settings are measured"])
     if settings and not out:
         show("", *text.splitlines())
 
@@ -298,7 +304,7 @@ def _note_platform(report: "RunReport | None", graph: "NamedGraph") -> None:
             return
     if platforms:
         names = " and ".join(platforms)
-        say(f"note: trained on {names} runtimes; on other hardware, the order may be none")
+        say(f"note: trained on {names} runtimes; this order may be wrong for other hardware")
 
 
 def _report_of(run: Path | None) -> "RunReport | None":

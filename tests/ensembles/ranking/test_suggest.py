@@ -185,7 +185,7 @@ def test_lines_of_a_file_are_checked(tiny_tree: Path, tmp_path: Path) -> None:
         f'{header}\n{line}9"\n{line}5\n': "line 2: key 'runtime_ns' is '9\"'",
         f'{header}\n"2"x{line[1:]}9\n': "line 2: ',' expected after '\"'",
         f"{header}\n{line}NA\n": "line 2: key 'runtime_ns' is 'NA'",
-        f"{header},runtime_ns\n": "line 1: has 'config,config_hash,runtime_ns,runtime_ns'",
+        f"{header},runtime_ns\n": "line 1: has the column 'runtime_ns' twice; expected",
         header.replace(",", ";"): "line 1: has 'config;config_hash;runtime_ns'; expected config,",
         "\0".join(header): "line 1: has 'c\\x00o\\x00n",
         "": "line 1: has ''; expected config,config_hash,runtime_ns",
