@@ -31,14 +31,17 @@ class Requirements(MetadataHookInterface):
 
 
 class Revision(BuildHookInterface[Any]):
-    """The file REVISION, which `common.reproducibility.revision` reads without a checkout.
-
-    A source distribution already has it.
-    """
+    """The file REVISION, which `common.reproducibility.revision` reads without a checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
-        if version == "editable" or not (root / ".git").exists():
+        inside = "fast_or_slow/REVISION" if self.target_name == "wheel" else "REVISION"
+        if version == "editable":
+            return
+        if not (root / ".git").exists():
+            # `uv build` makes the wheel from the source distribution, which has the file.
+            if (root / "REVISION").is_file():
+                build_data["force_include"][str(root / "REVISION")] = inside
             return
         command = [
             "git",
@@ -53,5 +56,4 @@ class Revision(BuildHookInterface[Any]):
         self._folder = tempfile.TemporaryDirectory()
         file = Path(self._folder.name) / "REVISION"
         file.write_text(process.stdout, encoding="utf-8")
-        inside = "fast_or_slow/REVISION" if self.target_name == "wheel" else "REVISION"
         build_data["force_include"][str(file)] = inside
