@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Collection as Container
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,8 +45,10 @@ HEADER = "ID,TopConfigs"
 # The first part that is not an int64 index. A match of the whole row would need too much memory.
 NO_INDEX = re.compile(r"(?:^|;)(?!-?[0-9]{1,18}(?:;|$))([^;]*)")
 COLLECTION_NAMES = tuple(collection.name for collection in COLLECTIONS)
-# More than the rows of the competition.
-MAX_PROBLEMS = 1000
+# Problems of one kind that are listed.
+MAX_OF_KIND = 5
+# The parts of a problem that differ between rows.
+DETAILS = re.compile(r"'[^']*'|-?\d+|\(and \d+ more\)")
 
 Indices = NDArray[np.int64]
 Rows = Mapping[str, int | None]
@@ -206,12 +207,23 @@ def check_submission(path: Path, n_configs_of: Rows) -> list[str]:
             number, which may have any picks that are legal for some kernel.
     """
     try:
-        problems = list(islice(_problems(path, n_configs_of), MAX_PROBLEMS + 1))
+        problems = list(_first_of_kinds(_problems(path, n_configs_of)))
     except PipelineError as error:
         return [str(error)]
-    if len(problems) > MAX_PROBLEMS:
-        problems[-1] = f"has more than {MAX_PROBLEMS} problems; the others are not listed"
     return [escaped(f"{path}: {problem}") for problem in problems]
+
+
+def _first_of_kinds(problems: Iterable[str]) -> Iterator[str]:
+    """Yield the first five problems of each kind, and the number of the others."""
+    counts = Counter[str]()
+    for problem in problems:
+        kind = DETAILS.sub("…", problem).rpartition(": ")[2]
+        counts[kind] += 1
+        if counts[kind] <= MAX_OF_KIND:
+            yield problem
+    for kind, n in counts.items():
+        if n > MAX_OF_KIND:
+            yield f"{n - MAX_OF_KIND} more rows: {kind}"
 
 
 @cache

@@ -15,7 +15,7 @@ from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs
 from ensembles.picks import top_k_to_measure
 from models.predict import scores_table
 from submissions.check import (
-    MAX_PROBLEMS,
+    MAX_OF_KIND,
     SubmissionRow,
     check_submission,
     official_rows,
@@ -88,10 +88,18 @@ def test_all_problems_of_a_file_are_listed(
 
 
 def test_problems_are_bounded(tmp_path: Path) -> None:
-    path = written(tmp_path, "ID,TopConfigs\n" + "x\n" * 3 * MAX_PROBLEMS)
-    *_, last = problems = check_submission(path, EXPECTED)
-    assert len(problems) == MAX_PROBLEMS + 1
-    assert last.endswith(f"has more than {MAX_PROBLEMS} problems; the others are not listed")
+    rows = [f"layout:xla:random:no{n},{n};{n + 1}\n" for n in range(40)]
+    path = written(tmp_path, "ID,TopConfigs\n" + "".join(["x\n" * 30, *rows]))
+    problems = [p.removeprefix(f"{path}: ") for p in check_submission(path, EXPECTED)]
+    assert [p for p in problems if "one column" in p][:2] == [
+        "row 2: 'x' has one column; expected ID,TopConfigs",
+        "row 3: 'x' has one column; expected ID,TopConfigs",
+    ]
+    assert sum("row " in p and "one column" in p for p in problems) == MAX_OF_KIND
+    assert problems[-2:] == [
+        "25 more rows: … has one column; expected ID,TopConfigs",
+        "35 more rows: no graph of this split has this ID; expected no such row",
+    ]
 
 
 @pytest.mark.parametrize(("configs", "indices"), [([0, 1, 2], "1;0;2"), ([2, 5, 9], "5;2;9")])
