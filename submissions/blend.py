@@ -4,7 +4,7 @@ A place is the position of a config in a row. A tile row lists five configs, and
 does not list have the place after the last one. m submissions, n indices of a row, c configs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,16 @@ from common.metrics import TILE_PICKS
 from submissions.check import Indices, SubmissionRow, ranking_faults
 
 
-def blend_submissions(members: Mapping[Path, Mapping[str, Indices]]) -> Iterator[SubmissionRow]:
-    """Yield a row for each graph, with its configs sorted by their mean place.
+def blend_submissions(
+    members: Mapping[Path, Mapping[str, Indices]], weights: Sequence[float] = ()
+) -> Iterator[SubmissionRow]:
+    """Yield a row for each graph, with its configs sorted by their weighted mean place.
 
     Equal means keep the order of the first submission, then that of the next ones.
 
     Args:
         members: Rankings by submission ID, (n,) int64 each, by file. All need the same graphs.
+        weights: Positive weight of each file, (m,). Default: 1 each.
     """
     first = next(iter(members))
     for path, rankings in members.items():
@@ -43,5 +46,5 @@ def blend_submissions(members: Mapping[Path, Mapping[str, Indices]]) -> Iterator
                 )
                 raise PipelineError(f"{path}: {name}: {fault}")
             place[np.searchsorted(configs, row)] = np.arange(n)
-        order = np.lexsort((*places[::-1], places.sum(axis=0)))
+        order = np.lexsort((*places[::-1], np.array(weights or [1] * len(rows)) @ places))
         yield SubmissionRow(name, configs[order])

@@ -1,6 +1,8 @@
 """The command that blends the scores of several models: blend."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,6 +31,9 @@ def blend(
     submissions: Annotated[
         list[Path] | None, typer.Option(help="Finished submissions of the same graphs.")
     ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Positive weights of the submissions, such as 2,1.")
+    ] = None,
     more: Annotated[list[Path] | None, typer.Argument(help="More runs or submissions.")] = None,
     split: Annotated[
         Literal["train", "valid", "test"], typer.Option(help="Split of the scores.")
@@ -49,11 +54,11 @@ def blend(
     Scores are joined by the content of the configs, so the order of configs may differ. For a tile
     submission, the command also reads the kernels in the data folder.
 
-    --submissions averages the ranks of each config, and reads no data.
+    --submissions averages the ranks of each config by --weights, and reads no data.
 
     Example: fast-or-slow blend --runs runs/a runs/b --collection tile:xla --out blend.parquet
 
-    Example: fast-or-slow blend --submissions a.csv b.csv --out mean.csv
+    Example: fast-or-slow blend --submissions a.csv b.csv --weights 2,1 --out mean.csv
     """
     from models.run_folder import missing_run
 
@@ -65,9 +70,12 @@ def blend(
     check_output("--out", out, ".csv" if submissions else ".parquet")
     if submissions:
         if collection or submission or data or (split, method) != ("test", "minmax-mean"):
-            raise UsageError("--submissions: takes --out only; leave the other options out")
-        _blend_submissions(sources, out)
+            text = "takes --out and --weights only; leave the other options out"
+            raise UsageError(f"--submissions: {text}")
+        _blend_submissions(sources, _weights(weights, len(sources)), out)
         return
+    if weights:
+        raise UsageError("--weights: is for --submissions; leave it out")
     for run in sources:
         if not run.exists():
             raise missing_run(run, "a run, or its scores")
@@ -92,11 +100,24 @@ def blend(
         show(f"submission  {submission}")
 
 
-def _blend_submissions(files: Sequence[Path], out: Path) -> None:
+def _weights(text: str | None, n_files: int) -> list[float]:
+    """Return a positive weight for each submission."""
+    if n_files < 2:
+        raise UsageError("--submissions: expected two or more files")
+    values = []
+    with suppress(ValueError):
+        values = [float(word) for word in text.split(",")] if text else [1.0] * n_files
+    if len(values) != n_files or not all(0 < value < inf for value in values):
+        raise UsageError(f"--weights {text}: expected {n_files} positive numbers, such as 2,1")
+    return values
+
+
+def _blend_submissions(files: Sequence[Path], weights: Sequence[float], out: Path) -> None:
     from submissions.blend import blend_submissions
     from submissions.check import read_submission, write_submission
 
-    rows = [*blend_submissions({path: read_submission(path) for path in files})]
+    members = {path: read_submission(path) for path in files}
+    rows = [*blend_submissions(members, weights)]
     if not rows:
         raise PipelineError(f"{files[0]}: has no rows; expected a submission")
     write_submission(out, rows)

@@ -15,6 +15,14 @@ from tests.support.command_line import call, stderr_of
 LAYOUT, TILE = "layout:xla:default:g", "tile:xla:k"
 
 
+def test_weight_counts_like_repeated_files() -> None:
+    draw = random.Random(0)
+    files = {Path(name): {LAYOUT: np.array(draw.sample(range(9), 9))} for name in "abc"}
+    (row,) = blend_submissions(files, [3.0, 1.0, 2.0])
+    rows = [files[Path(name)][LAYOUT].tolist() for name in "aaabcc"]
+    assert row.ranking.tolist() == by_mean_place(rows)
+
+
 def by_mean_place(rows: Sequence[Sequence[int]]) -> list[int]:
     """Sort configs by the mean of their places; one that a row does not list comes after it."""
 
@@ -119,8 +127,16 @@ def test_command_refuses_wrong_words_in_one_line(tmp_path: Path) -> None:
         ((*pair, "--out", tmp_path / "x.parquet"), 2, "expected a name that ends in .csv"),
         ((*pair, "--out", a), 2, "a run or file is given twice"),
         ((*pair, a, "--out", out), 2, "a run or file is given twice"),
-        ((*pair, "--out", out, "--method", "rank-mean"), 2, "takes --out only"),
+        ((*pair, "--out", out, "--method", "rank-mean"), 2, "takes --out and --weights only"),
         ((*pair, "--runs", a, "--out", out), 2, "expected one of --runs and --submissions"),
+        (("blend", "--submissions", a, "--out", out), 2, "expected two or more files"),
+        ((*pair, "--weights", "1,0", "--out", out), 2, "1,0: expected 2 positive numbers"),
+        ((*pair, "--weights", "2", "--out", out), 2, "2: expected 2 positive numbers"),
+        (
+            ("blend", "--runs", a, b, "--weights", "1,1", "--out", out.with_suffix(".parquet")),
+            2,
+            "--weights: is for --submissions",
+        ),
         (("blend", "--out", out), 2, "expected one of --runs and --submissions"),
         ((*pair, tmp_path / "c.csv", "--out", out), 1, "c.csv: no such file or folder; exp"),
     ):
