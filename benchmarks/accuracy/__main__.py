@@ -93,7 +93,7 @@ def options_parser() -> argparse.ArgumentParser:
     text = "folder of a labelled sample (default: data/sample)"
     option("--sample", type=Path, default=SAMPLE, metavar="DIR", help=text)
     option("--report", type=Path, nargs="?", const=PAGES, help="write the page, into this folder")
-    text = "only compare the results with another --out, or with one of the models"
+    text = "only print the results of another --out, or of one of the models, minus these results"
     option("--against", metavar="OUT|MODEL", help=text)
     return parser
 

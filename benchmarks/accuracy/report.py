@@ -120,7 +120,7 @@ def custom_models(cells: Sequence[CellResult]) -> list[str]:
 
 
 def compare_with(out: Path, against: str) -> list[str]:
-    """Compare contenders, line by line, with another folder or with a contender of `out`."""
+    """Return lines with another folder's results, or a contender's, minus those of `out`."""
     tasks = by_contender(read_cells(out))
     is_folder = Path(against).is_dir()
     rows_of = by_contender(read_cells(Path(against))) if is_folder else {}
@@ -129,10 +129,12 @@ def compare_with(out: Path, against: str) -> list[str]:
         for name, cells in by_name.items():
             rivals = rows_of.get(task, {}).get(name, []) if is_folder else by_name.get(against, [])
             labels = LABELS[TASKS[task].kind].items()
-            leads = {label: lead_text(difference(cells, rivals, m), m) for m, label in labels}
+            # The page has the same sign: the reference minus the row.
+            leads = {label: lead_text(difference(rivals, cells, m), m) for m, label in labels}
             if name != against and all(leads.values()):
                 texts = (f"{label} {lead}" for label, lead in leads.items())
-                lines.append(f"{task}, {name}: {', '.join(texts)}")
+                reference = f"{name} of {against}" if is_folder else against
+                lines.append(f"{task}, {reference} minus {name}: {', '.join(texts)}")
     if not lines:
         names = sorted({name for by_name in tasks.values() for name in by_name})
         raise PipelineError(

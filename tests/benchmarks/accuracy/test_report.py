@@ -107,11 +107,14 @@ def test_folders_and_models_are_compared_by_seed_and_graph(
         (base, "layout_boosting", [0.4, 0.6, 0.5]),
     ):
         write_cell(folder, "layouts", name, taus)
-    gain = "**+0.100 [+0.100, +0.100]**"
-    for against, name in ((str(base), "layout_linear"), ("layout_linear", "my_pkg:Mine")):
+    loss = "**-0.100 [-0.100, -0.100]**"
+    for against, pair in (
+        (str(base), f"layout_linear of {base} minus layout_linear"),
+        ("layout_linear", "layout_linear minus my_pkg:Mine"),
+    ):
         main(["--out", str(mine), "--against", against])
         (line,) = capsys.readouterr().out.splitlines()  # no other model is in both
-        assert line.startswith(f"layouts, {name}: tau {gain}, OPA {gain}, slowdown@1 **+0.1000 [")
+        assert line.startswith(f"layouts, {pair}: tau {loss}, OPA {loss}, slowdown@1 **-0.1000 [")
     with pytest.raises(SystemExit, match="1"):
         main(["--out", str(mine), "--against", "gat"])
     assert "--against gat: has no task and seed in common with" in capsys.readouterr().err
