@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -176,6 +177,8 @@ def compare(
 
     Example: fast-or-slow compare runs/first runs/hops2
     """
+    from data.tree import KINDS
+    from models.registry import MODELS
     from models.run_folder import flat
     from submissions.compare import compare_reports
     from submissions.run_report import read_report
@@ -184,11 +187,16 @@ def compare(
     with blame(f"{first} or {second}", "the reports of two runs"):
         comparison = compare_reports(*reports)
         before, after = (dict(flat(report.config)) for report in reports)
-        keys = {
+        differing = {
             key: [before.get(key), after.get(key)]
             for key in sorted(before | after)
             if before.get(key) != after.get(key)
         }
+        names = (
+            values.get(f"recipe.{k}.models") or () for values in (before, after) for k in KINDS
+        )
+        idle = tuple(f"recipe.{name}." for name in MODELS.keys() - {*chain(*names)})
+        keys = {key: values for key, values in differing.items() if not key.startswith(idle)}
         if json:
             print_json({"first": first, "second": second, "config": keys, **comparison})
             return
@@ -198,6 +206,8 @@ def compare(
             show("")
         elif all(report.config for report in reports):
             show("no key of their configs differs")
+        if n_idle := len(differing) - len(keys):
+            show(f"{n_idle} keys of unused models differ too")
         _print_comparison(comparison)
 
 

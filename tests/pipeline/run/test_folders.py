@@ -175,6 +175,7 @@ def test_compare_says_which_keys_differ(run: Path, tmp_path: Path) -> None:
     other = shutil.copytree(run, tmp_path / "other")
     report = json.loads((other / "report.json").read_text())
     report["config"]["recipe"]["layout_boosting"]["learning_rate"] = 0.5
+    report["config"]["recipe"]["sage_nodes"] |= {"hidden": 7, "new": 1}
     report["config"]["recipe"]["features"] |= {"prune": "none", "new": [1]}
     (other / "report.json").write_text(json.dumps(report))
     keys = json.loads(call("compare", run, other, "--json"))["config"]
@@ -184,6 +185,7 @@ def test_compare_says_which_keys_differ(run: Path, tmp_path: Path) -> None:
         "recipe.features.prune": ["hops-1", "none"],
         "recipe.layout_boosting.learning_rate": [rate["learning_rate"], 0.5],
     }
+    assert "2 keys of unused models differ too" in call("compare", run, other).splitlines()
     lines = call("compare", run, other).splitlines()[1:]
     assert lines[0].split() == ["key", "first", "second"]
     assert lines[2].split() == ["recipe.features.prune", "hops-1", "none"]
