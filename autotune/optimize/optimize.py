@@ -71,11 +71,7 @@ MAX_MESSAGE = 120
 
 
 def budget(needed_s: float = 0.0) -> tuple[float, float]:
-    """Return the seconds for screening and for verifying. Confirming gets the rest.
-
-    Args:
-        needed_s: Seconds that confirming needs. Screening leaves them if it can.
-    """
+    """Return the seconds for screening, which leaves `needed_s` if it can, and for verifying."""
     left_s = seconds_left()
     screen_s = min(SCREEN_SHARE * left_s, left_s - needed_s)
     return max(MIN_SCREEN_SHARE * left_s, screen_s), VERIFY_SHARE * left_s
@@ -269,6 +265,10 @@ def screen(session: OptimizeSession, visitor: Visitor) -> Screening:
         log.info("the time for screening is over")
     default_ns = journal.shortest_ns()[0]
     candidates = _distinct_settings(journal, sources, default_ns)
+    failures = [candidate.failure for candidate in candidates[1:]]
+    if failures and all(failures):
+        fault = f"all {len(failures)} candidates but the default failed"
+        raise PipelineError(f"{session.request.program}: {fault}: {failures[0]}")
     return Screening(candidates, len(journal.settings), default_ns)
 
 
@@ -408,9 +408,8 @@ def _confirm_order(candidates: Sequence[OptimizeCandidate]) -> Iterator[Optimize
     if able and not gaining:
         yield _simplest_of_best(able)
     while gaining:
-        best = _simplest_of_best(gaining)
+        yield (best := _simplest_of_best(gaining))
         gaining.remove(best)
-        yield best
 
 
 def _simplest_of_best(finalists: Sequence[OptimizeCandidate]) -> OptimizeCandidate:

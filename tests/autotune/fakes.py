@@ -29,6 +29,8 @@ STEP_NS = 60_000
 HANG_S = 60.0
 # The later options of a reversed program are faster, so its default is slow.
 DEFAULT_STEPS = 17
+# As an option that refuses, it stands for every setting but the default.
+ALL_BUT_DEFAULT = -2
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class SpinProgram:
             os.abort()
         if first == self._source.hangs:
             time.sleep(HANG_S)
-        if first == self._source.refuses:
+        is_all = self._source.refuses == ALL_BUT_DEFAULT
+        if first == self._source.refuses or (is_all and setting.any()):
             raise ValueError("layout is\nnot supported")
         time.sleep(self._source.loads_s)
         steps = self.steps(setting)

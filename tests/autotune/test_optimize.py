@@ -34,7 +34,7 @@ from autotune.optimize.write import APPLY, BEST, all_cores_text, summary_lines, 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.machine import granted
 from data.hlo.compiler_options import EXTRA
-from tests.autotune.fakes import DEFAULT_STEPS, STEP_NS, SpinSource, spin_request
+from tests.autotune.fakes import ALL_BUT_DEFAULT, DEFAULT_STEPS, STEP_NS, SpinSource, spin_request
 from tests.support.command_line import stderr_of
 
 REVERSED = SpinSource(crashes=1, refuses=2, is_reversed=True)
@@ -69,6 +69,13 @@ def test_faster_setting_is_confirmed_and_written(whole: Call) -> None:
     if granted()[0] > 1:
         assert content["on_all_cores"]["ratio"] < 0.7
         assert (content["looks"], content["on_all_cores"]["looks"]) == (1, 1)
+
+
+def test_candidates_that_all_fail_are_an_error(tmp_path: Path) -> None:
+    request = spin_request(SpinSource(refuses=ALL_BUT_DEFAULT), n_candidates=4)
+    fault = "mine:step: all [23] candidates but the default failed: ValueError: layout is not"
+    with pytest.raises(PipelineError, match=fault):
+        optimize(request, tmp_path)
 
 
 def without(whole: Call, out: Path, pattern: str) -> Path:
