@@ -163,8 +163,9 @@ def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) 
     if graph.file.split == "test" and graph.is_labelled:
         yield "runtimes are known, which is unusual in the test split"
     if n_distinct == 1:
-        times = f" measured {graph.n_configs} times" if graph.n_configs > 1 else ""
-        yield f"one config{times}"
+        n_rows = graph.n_configs
+        same = f"{n_rows} rows have the same config" if n_rows > 1 else "one config"
+        yield f"one config measured {n_rows} times" if n_rows > 1 and graph.is_labelled else same
     elif graph.is_labelled and not has_order:
         yield "all configs have the same runtime"
     elif noise is not None and noise.tau < LOW_TAU:

@@ -184,6 +184,12 @@ def test_unusual_noise_and_runtimes_are_noted(layout_graph: LayoutGraph, tmp_pat
         warnings.simplefilter("error")
         (row,) = audit([with_repeats(layout_graph, tmp_path, 0 * runtime_ns)])
     assert row.notes == ("runtimes are withheld",)
+    changes = {
+        "config_runtime": 0 * runtime_ns,
+        "node_config_feat": configs_at(layout_graph, [0] * 40),
+    }
+    (row,) = audit([altered(layout_graph, tmp_path, **changes)])
+    assert row.notes == ("runtimes are withheld", "40 rows have the same config")
 
 
 @requires_real_data
