@@ -211,7 +211,7 @@ def _why_left_out(entry: dict[str, Any], n_choices: int) -> str:
     if entry["spread"] < MIN_SPREAD:
         tried_text = f"{entry['n_distinct']} of {n_choices} settings were tried"
         is_most = 2 * entry["n_distinct"] >= n_choices
-        advice = tried_text if is_most else "more --configs may reach further"
+        advice = tried_text if is_most else "more --configs and another --out may reach further"
         return (
             f"slowest over fastest config is {entry['spread']:.3f}; expected {MIN_SPREAD} or more: "
             f"its time hardly depends on the settings; {advice}"

@@ -110,7 +110,8 @@ def collect(
 
 
 def _print_outcomes(outcomes: "Sequence[Outcome]", *, is_plan: bool) -> None:
-    print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
+    if rows := [outcome.row() for outcome in outcomes if outcome.path]:
+        print_table(HEADER, rows)
     for outcome in outcomes:
         if outcome.was_there and not is_plan:
             name = outcome.request.submission_id
