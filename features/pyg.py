@@ -75,6 +75,12 @@ class TpuGraph(Data):
             return self.num_nodes
         return super().__inc__(key, value, *args, **kwargs)
 
+    def __getattr__(self, key: str) -> Any:
+        if key in ("config_feat", "runtime") and self.get("configs") is not None:
+            how = "graph.take(rows) or transform=ConfigSampler(n)"
+            raise AttributeError(f"graph has no {key}; take configs first: {how}")
+        return super().__getattr__(key)
+
     def take(self, rows: ArrayLike | Tensor) -> Self:
         """Return the graph with some configs unpacked, without the table of all configs.
 

@@ -53,6 +53,13 @@ def test_it_holds_what_the_file_does(kind: str, tiny_tree: Path) -> None:
         np.testing.assert_array_equal(taken.config_feat, config_feat, strict=True)
 
 
+def test_graph_without_configs_says_how_to_take_some(tiny_tree: Path) -> None:
+    graph = TpuGraphsLayout(tiny_tree, "train")[0]
+    with pytest.raises(AttributeError, match=r"no config_feat; take configs first: graph\.take"):
+        GatNet()(graph)
+    assert graph.take([0]).config_feat.shape[1] == 1
+
+
 def test_a_batch_scores_as_its_graphs_do(tiny_tree: Path) -> None:
     dataset = TpuGraphsLayout(
         tiny_tree, "train", transform=ConfigSampler(7, seed=0), prune="hops-1"
