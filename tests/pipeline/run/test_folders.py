@@ -175,7 +175,7 @@ def test_compare_says_which_keys_differ(run: Path, tmp_path: Path) -> None:
     other = shutil.copytree(run, tmp_path / "other")
     report = json.loads((other / "report.json").read_text())
     report["config"]["recipe"]["layout_boosting"]["learning_rate"] = 0.5
-    report["config"]["recipe"]["sage_nodes"] |= {"hidden": 7, "new": 1}
+    report["config"]["recipe"]["tgraph"] |= {"hidden": 7, "new": 1}
     report["config"]["recipe"]["features"] |= {"prune": "none", "new": [1]}
     (other / "report.json").write_text(json.dumps(report))
     keys = json.loads(call("compare", run, other, "--json"))["config"]
