@@ -24,7 +24,8 @@ export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 define install
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -r $(1) -c constraints.txt || $(PIP) -r $(1) -c constraints.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r $(1) -c constraints.txt || \
+		{ echo 'note: uv failed; pip installs $(1) instead, and ignores UV_TORCH_BACKEND' >&2; $(PIP) -r $(1) -c constraints.txt; }
 endef
 
 $(VENV)/.runtime: requirements.txt constraints.txt
