@@ -14,7 +14,7 @@ from tests.support.command_line import run_in
 
 # Patterns of lines in the shell and of blocks in Python, with the reason.
 LEFT_OUT = {
-    r"^make |^source |^export |^git clone |^cd |pip install|uv build": "changes the machine or the shell",
+    r"^make |^source |^export |^git clone |^cd |pip install|uv build": "changes the machine",
     r"submission (upload|list)|kernel (push|status|output|chain)|dataset push": "needs an account",
     r"fast-or-slow fetch|kernel wheels": "needs the network",
     r"bin/ray |--ray FIRST|bin/tensorboard|--storage": "needs other machines or a browser",
