@@ -26,7 +26,7 @@ from autotune.measure.journal import (
 )
 from autotune.measure.program import Description
 from autotune.measure.search import SEARCHES
-from autotune.measure.timing import clock_for, figures
+from autotune.measure.timing import clock_for, figures, median_ns
 from autotune.measure.worker import ProgramFailed, Session
 from autotune.plan import JOURNALS, CollectRequest, check_family, is_done
 from autotune.spaces import note_unknown_options
@@ -167,7 +167,7 @@ def _measure_and_write(request: CollectRequest, out: Path) -> None:
         settings = settings[ran]
         config_feat = session.spell(settings)
     module = numbered([journal.codes[config] for config in ran])
-    runtime_ns = rounds_ns.min(axis=0)  # (c,)
+    runtime_ns = median_ns(rounds_ns)  # (c,)
     # A search may visit the default several times, (d,).
     default_ns = runtime_ns[(settings == 0).all(axis=1)]
     entry = _entry(request, description, settings, journal) | figures(rounds_ns, module)
@@ -232,7 +232,7 @@ def _write_graph(
 
     Args:
         config_feat: Config features (c, …), in the order of the search.
-        runtime_ns: Shortest runtime of each config, (c,).
+        runtime_ns: Runtime of each config, (c,).
     """
     file, is_tile = request.file(out), request.collection.kind == "tile"
     # In the order of the search, later configs are better.
@@ -306,7 +306,7 @@ def _measure_again(request: CollectRequest, out: Path) -> tuple[int, float]:
         header = _header(request, session.describe())
         first = open_journal(request.journal(out), header)
         second = open_journal(request.journal(out, again=True), header)
-        before_ns, rng = first.shortest_ns(), request.generator("again")
+        before_ns, rng = first.runtimes_ns(), request.generator("again")
         # One config of each module is enough: the order of equal modules is noise.
         distinct = {first.codes[config]: config for config in sorted(before_ns)}
         configs = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
@@ -315,7 +315,7 @@ def _measure_again(request: CollectRequest, out: Path) -> tuple[int, float]:
         n_visits = request.n_rounds
         visitor = Visitor(session, second, label=label, total=len(configs), n_visits=n_visits)
         run_rounds(visitor, settings, n_rounds=n_visits, rng=rng)
-    after_ns = second.shortest_ns()
+    after_ns = second.runtimes_ns()
     rows = sorted(after_ns)
     before = np.array([before_ns[configs[row]] for row in rows])
     after = np.array([after_ns[row] for row in rows])

@@ -30,7 +30,7 @@ KINDS = {"layout": "layouts", "options": "options", "fusion": "fusion"}
 # has the programs of each plan, and their numbers of configs.
 PLANS: Mapping[str, tuple[tuple[str, ...], int, float]] = {
     "sample": (tuple(SEARCHES), 6, 120.0),
-    "large": (("random",), 6, 600.0),
+    "large": (("random",), 12, 600.0),
 }
 
 

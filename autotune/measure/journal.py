@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -63,13 +64,12 @@ class Journal:
             self.visits[config, int(line["round"])] = visit
             self.codes[config] = line.get("code") or str(self.settings[config])
 
-    def shortest_ns(self) -> dict[int, int]:
-        """Return the shortest run in ns, by config. Configs that failed are left out."""
-        shortest: dict[int, int] = {}
+    def runtimes_ns(self) -> dict[int, int]:
+        """Return the median visit in ns, by config. Configs that failed are left out."""
+        visits = dict[int, list[int]]()
         for (config, _), visit in self.visits.items():
-            if config not in self.failed:
-                shortest[config] = min(visit.runtime_ns, shortest.get(config, visit.runtime_ns))
-        return shortest
+            visits.setdefault(config, []).append(visit.runtime_ns)
+        return {c: round(median(ns)) for c, ns in visits.items() if c not in self.failed}
 
 
 def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:

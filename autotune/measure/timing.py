@@ -1,8 +1,9 @@
 """Time programs on a noisy machine; c configs, r rounds.
 
-The shortest of many runs is the time of an undisturbed program. A disturbance lasts longer than a
-run. So the runs of one config are in several rounds, and each round visits all configs in a new
-random order. The agreement of two halves of the rounds is the noise ceiling.
+The shortest run of a visit is the time of an undisturbed program. A disturbance may last longer
+than a visit. So the visits of one config are in several rounds, and each round visits all configs
+in a new random order. A machine may also be faster for a while, so the runtime of a config is the
+median over its visits. The agreement of two halves of the rounds is the noise ceiling.
 """
 
 import time
@@ -74,6 +75,11 @@ def time_visit(
     return Visit(round(median(runs_ns)) if is_median else min(runs_ns), len(runs_ns))
 
 
+def median_ns(rounds_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the median over rounds (r, c) of the runtimes in ns, (c,)."""
+    return np.rint(np.median(rounds_ns, axis=0)).astype(np.int64)
+
+
 def figures(rounds_ns: NDArray[np.int64], module: NDArray[np.int64]) -> dict[str, Any]:
     """Summarise the runtimes of c configs.
 
@@ -83,22 +89,20 @@ def figures(rounds_ns: NDArray[np.int64], module: NDArray[np.int64]) -> dict[str
             noise.
 
     Returns:
-        spread: Runtime of the slowest config over the fastest, by the shortest run of each.
+        spread: Runtime of the slowest config over the fastest.
         n_modules: Number m of compiled modules.
-        repeat_tau: Kendall's tau between odd and even rounds, by the shortest runs of the modules.
+        repeat_tau: Kendall's tau between odd and even rounds, by the mean runtimes of the modules.
             nan without an order.
-        aa_ratio: Median over configs of even / odd shortest runs.
-        relative_noise: Median over configs of |even - odd| / odd shortest runs.
+        aa_ratio: Median over configs of even / odd rounds.
+        relative_noise: Median over configs of |even - odd| / odd rounds.
     """
-    runtime_ns = rounds_ns.min(axis=0)
-    odd, even = rounds_ns[1::2].min(axis=0), rounds_ns[2::2].min(axis=0)
+    runtime_ns = median_ns(rounds_ns)
+    odd, even = median_ns(rounds_ns[1::2]), median_ns(rounds_ns[2::2])
     ratios = even / odd
-    halves = np.full((2, module.max() + 1), np.iinfo(np.int64).max)
-    for half, module_ns in zip((odd, even), halves, strict=True):
-        np.minimum.at(module_ns, module, half)
+    halves = [np.bincount(module, half) / np.bincount(module) for half in (odd, even)]
     return {
         "spread": float(runtime_ns.max() / runtime_ns.min()),
-        "n_modules": halves.shape[1],
+        "n_modules": len(halves[0]),
         "repeat_tau": kendall_tau(*halves),
         "aa_ratio": float(np.median(ratios)),
         "relative_noise": float(np.median(np.abs(even - odd) / odd)),

@@ -48,6 +48,9 @@ INSTRUCTIONS_PER_REGION = 5
 MAX_REASON = 400
 NOT_DONE = "not done after"
 _FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")
+# glibc gives large buffers back to the kernel, so a run may have to fault thousands of pages in. It
+# depends on what was compiled before. With these settings glibc keeps them.
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_MAX_": "0"}
 # An option of prctl on Linux: the kernel kills the worker when its parent ends.
 PR_SET_PDEATHSIG = 1
 # Opening a program may take 600 s, but no answer may come later than 2 s after the time limit.
@@ -259,7 +262,7 @@ class Session(AbstractContextManager["Session"]):
         self._process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-c", start, str(worker_end.fileno()), cores],
             pass_fds=(worker_end.fileno(),),
-            env=_worker_environment(self._flags, on_all_cores=self._on_all_cores),
+            env=worker_environment(self._flags, on_all_cores=self._on_all_cores),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
@@ -310,8 +313,9 @@ class Session(AbstractContextManager["Session"]):
             self._process = None
 
 
-def _worker_environment(flags: str, *, on_all_cores: bool) -> dict[str, str]:
+def worker_environment(flags: str, *, on_all_cores: bool) -> dict[str, str]:
     environment = {
+        **KEEP_MEMORY,
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
         "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -52,7 +52,7 @@ class Comparison(NamedTuple):
         ratio: The candidate's runtime over the default's. Its interval is over rounds if there is
             one process, and over processes if there are several.
         same: The default's runtime over its own.
-        default_ms: The default's shortest runtime in milliseconds.
+        default_ms: The default's runtime in milliseconds.
         n_looks: Number of intervals that share the 5 % of error (Bonferroni).
     """
 

@@ -82,7 +82,7 @@ class Screening(NamedTuple):
 
     Attributes:
         candidates: Distinct candidates, the default first.
-        default_ns: The default's shortest runtime in ns.
+        default_ns: The default's runtime in ns.
     """
 
     candidates: list[OptimizeCandidate]
@@ -263,7 +263,7 @@ def screen(session: OptimizeSession, visitor: Visitor) -> Screening:
             _visit_fastest_again(session, visitor)
     except OutOfTime:
         log.info("the time for screening is over")
-    default_ns = journal.shortest_ns()[0]
+    default_ns = journal.runtimes_ns()[0]
     candidates = _distinct_settings(journal, sources, default_ns)
     failures = [candidate.failure for candidate in candidates[1:]]
     if failures and all(failures):
@@ -274,7 +274,7 @@ def screen(session: OptimizeSession, visitor: Visitor) -> Screening:
 
 def _visit_fastest_again(session: OptimizeSession, visitor: Visitor) -> None:
     journal = visitor.journal
-    fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_REVISITED]
+    fastest = sorted(journal.runtimes_ns().items(), key=lambda pair: pair[1])[:N_REVISITED]
     configs = sorted({0, *(config for config, _ in fastest)})
     rng = generator(session.request.seed, "revisit", session.request.program)
     for turn in range(1, 1 + REVISIT_ROUNDS):
@@ -286,11 +286,11 @@ def _distinct_settings(
     journal: Journal, sources: Sequence[str], default_ns: int
 ) -> list[OptimizeCandidate]:
     """Return the settings of a journal. A search visits fast settings again."""
-    shortest_ns = journal.shortest_ns()
+    runtimes_ns = journal.runtimes_ns()
     candidates: dict[Setting, OptimizeCandidate] = {}
     for config, options in sorted(journal.settings.items()):
         source = sources[config] if config < len(sources) else SEARCH
-        ratio = shortest_ns.get(config, inf) / default_ns
+        ratio = runtimes_ns.get(config, inf) / default_ns
         candidate = OptimizeCandidate(tuple(options), source, ratio, journal.failed.get(config, ""))
         earlier = candidates.setdefault(candidate.setting, candidate)
         if ratio < earlier.screened and any(options):
