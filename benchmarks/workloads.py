@@ -103,8 +103,9 @@ def train_steps(
         job = TrainJob("synthetic", UNPRUNED, files, 0, Path(folder))
         with watched_by(lambda _, done, __: after(done)):
             # Without `prefetch`: all graphs are in memory.
-            step_loss: Any = SimpleNamespace(step_loss=task.step_loss)
-            fit(workload.network, step_loss, training, job, device)
+            recorder = getattr(task, "recorder", None)
+            unread: Any = SimpleNamespace(step_loss=task.step_loss, recorder=recorder)
+            fit(workload.network, unread, training, job, device)
 
 
 def on_device(workload: SyntheticWorkload, device: torch.device) -> SyntheticWorkload:

@@ -156,8 +156,8 @@ class CrossConfigSage(LayoutNetwork):
         super().__init__(config)
         hidden = config.hidden
         self.over_nodes = config.norm == "nodes"
-        # A recording would replay the same random numbers or edges.
-        self.is_recordable = not (config.dropout or config.drop_edges)
+        # A recording would replay the same edges.
+        self.is_recordable = not config.drop_edges
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
         # Node layouts and config layouts share the embedding of dimensions.
         self.layout = nn.Embedding(N_SYMBOLS, config.layout_width)

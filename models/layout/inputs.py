@@ -201,8 +201,10 @@ class ConfigInputs(OnDevice):
 
     def to(self, device: torch.device) -> Self:
         inputs = super().to(device)
-        if device.type == "cpu":
-            return inputs
+        return inputs if device.type == "cpu" else replace(inputs, on_gpu=self.copies(device))
+
+    def copies(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the tensors of `on_gpu`."""
         codebooks, indices = self.configs.codebooks, self.configs.indices[self.first]
         # torch supports few unsigned types.
         if indices.dtype != np.uint8:
@@ -210,8 +212,7 @@ class ConfigInputs(OnDevice):
         n_columns, width = codebooks.vectors.shape
         vector_of, starts = codebooks.vectors.reshape(-1), np.arange(n_columns) * width
         arrays = indices, vector_of, starts, codebooks.column_of, self.runtime_ns
-        on_gpu = tuple(torch.from_numpy(array).to(device) for array in arrays)
-        return replace(inputs, on_gpu=on_gpu)
+        return tuple(torch.from_numpy(array).to(device) for array in arrays)
 
     def choices(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
         """Return the layouts of distinct configs (r,) as rows of `vectors`, (r, k) int64."""

@@ -33,7 +33,6 @@ from models.graph_task import (
 )
 from models.layout.inputs import LayoutInputs, layout_reader
 from models.registry import TrainJob
-from models.training.device import precision_on
 from models.training.loop import StepLoss, fit, save_network
 from models.training.losses import LOSSES, Loss
 
@@ -54,7 +53,8 @@ class LayoutNetwork(nn.Module, ABC):
         Config: Class of the network's table in a recipe, whose values are in `config`.
         losses: Losses by the name in `config.loss`. A custom network may have more.
         is_recordable: True if a CUDA graph can record `forward`. It must run the same operations
-            for any configs of a graph, without randomness and without a wait for the GPU.
+            for any configs of a graph, without a wait for the GPU, and draw random numbers only by
+            the GPU's default generator, as dropout does.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = LayoutGnnConfig
@@ -119,13 +119,10 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
     def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
         indices = self.graphs_of(step)
         samples = [self.draw_sample(index, rng) for index in indices]
+        names = self.names_of(indices)
         if self.recorder:
-            # Other steps have other combinations of graphs, so each recording is of one graph.
-            add, share = self.recorder.add_gradients, 1 / len(samples)
-            losses = torch.stack([add(*sample, share=share) for sample in samples])
-        else:
-            losses = torch.stack([sample_loss(model, *sample) for sample in samples])
-        return losses.mean(), self.names_of(indices)
+            return self.recorder.step_loss(samples), names
+        return torch.stack([sample_loss(model, *sample) for sample in samples]).mean(), names
 
     def draw_sample(self, index: int, rng: np.random.Generator) -> Sample:
         inputs = self.inputs(self.files[index])
@@ -161,12 +158,8 @@ def sample_loss(model: Any, inputs: LayoutInputs, sample: Positions | Tensor) ->
 
 
 def recorded_steps(model: LayoutNetwork, device: torch.device) -> "RecordedSteps | None":
-    """Return the recorder of a network's training steps, or None if it cannot record.
-
-    Gradients of float16 have a scale factor that a recording cannot change.
-    """
-    precision = precision_on(device, model.config.training.precision)
-    if device.type != "cuda" or precision == torch.float16 or not model.is_recordable:
+    """Return the recorder of a network's training steps, or None if it cannot record."""
+    if device.type != "cuda" or not model.is_recordable:
         return None
     from models.training.cuda_graphs import RecordedSteps
 

@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -25,10 +26,16 @@ from features.scaling import NodeScaler
 from models.config.networks import TrainingConfig
 from models.registry import TrainJob
 from models.run_folder import METRICS
-from models.training.device import computing, precision_on
+from models.training.device import computing, precision_on, seed_generators
+
+if TYPE_CHECKING:
+    from models.training.cuda_graphs import RecordedSteps
 
 WEIGHTS = "model.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
+# A smaller scale of the loss leaves float16's gradients without digits. It starts at 65,536, and
+# each step without finite gradients halves it.
+MIN_SCALE = 2.0**-10
 
 Tensors = dict[str, Tensor]
 StepLoss = tuple[Tensor, str]  # a step's loss, (), and the names of its graphs
@@ -39,7 +46,8 @@ class TrainingTask(Protocol):
 
     A task may have `prefetch(step)`, which begins to read the graphs of a step and returns soon. A
     task with early stopping has `evaluate(model) -> float`, which scores a model in evaluation mode
-    on held-out data. Higher is better.
+    on held-out data. Higher is better. A task with a `recorder`, a `RecordedSteps`, adds the
+    gradients to those of the parameters, and its losses have no graph.
     """
 
     def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
@@ -68,20 +76,23 @@ class TrainingState:
         self.lines.append(json.dumps({"step": self.step, **values}))
 
     @torch.no_grad()
-    def average(self, model: nn.Module) -> None:
+    def average(self, model: nn.Module, count: Tensor) -> None:
         """Include the parameters in the mean over the last share of the steps.
 
         The method is from Izmailov et al., "Averaging Weights Leads to Wider Optima and Better
         Generalization", 2018.
+
+        Args:
+            model: Network with the parameters.
+            count: () number of steps in the mean, with this one.
         """
-        self.mean_count += 1
         parameters = dict(model.named_parameters())
         if not self.mean:
             self.mean = {name: parameter.detach().clone() for name, parameter in parameters.items()}
             return
         means = list(self.mean.values())
         differences = torch._foreach_sub([parameters[name] for name in self.mean], means)
-        torch._foreach_div_(differences, self.mean_count)
+        torch._foreach_div_(differences, count)
         torch._foreach_add_(means, differences)
 
     @contextmanager
@@ -129,8 +140,6 @@ def fit(
             task.prefetch(state.step + 1)
         state.recent.append(training.take_step())
         state.step += 1
-        if state.step > config.swa_start * config.steps:
-            state.average(model)
         value = training.held_out_value()
         has_ended = training.has_ended()
         saves = state.step % config.checkpoint_every == 0 or has_ended
@@ -180,17 +189,25 @@ class _Training:
         self.device, self.checkpoint = device, job.run_dir / CHECKPOINT
         if not any(True for _ in model.parameters()):
             raise PipelineError(f"model '{job.model}': has no parameters; expected some to train")
+        self.recorder: RecordedSteps | None = getattr(task, "recorder", None)
+        # A recording reads numbers that change from the device.
+        on_device = device.type == "cuda" or self.recorder is not None
+        rate, decay = config.learning_rate, config.weight_decay
         self.optimiser = torch.optim.AdamW(
             model.parameters(),
-            lr=config.learning_rate,
-            weight_decay=config.weight_decay,
-            fused=device.type == "cuda",
+            lr=torch.tensor(rate, device=device) if on_device else rate,
+            weight_decay=decay,
+            fused=on_device,
+            capturable=on_device,
         )
+        self.mean_count = torch.zeros((), device=device)
         self.state = self._load() if self.checkpoint.exists() else TrainingState()
         is_scaled = precision_on(device, config.precision) == torch.float16
         self.scaler = torch.amp.GradScaler(device.type, enabled=is_scaled)
         if self.state.scale:
             self.scaler.load_state_dict(self.state.scale)
+        if self.recorder:
+            self.recorder.scale = self.scaler.scale
 
     def has_ended(self) -> bool:
         gave_up = 0 < self.config.early_stop <= self.state.waited
@@ -201,38 +218,54 @@ class _Training:
 
         NaN stops a training on a CPU. A GPU is not waited for, and `check` finds the NaN.
         """
-        step = self.state.step
+        step, state, config = self.state.step, self.state, self.config
         # The seed of dropout and other layers.
         seeds = np.random.SeedSequence([self.job.seed, step, 0])
-        torch.manual_seed(int(seeds.generate_state(1)[0]))
-        self.optimiser.zero_grad(set_to_none=True)
-        with computing(self.device, self.config.precision):
+        seed_generators(int(seeds.generate_state(1)[0]), self.device)
+        with computing(self.device, config.precision):
             rng = np.random.default_rng([self.job.seed, step])
             loss, graphs = self.task.step_loss(self.model, step, rng)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
         # A recorded step has its gradients already.
         if loss.requires_grad:
             self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.optimiser)
-        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip_norm, norm)
+        rate = config.learning_rate * learning_rate_factor(step, config)
+        for group in self.optimiser.param_groups:
+            is_tensor = isinstance(group["lr"], Tensor)
+            group["lr"] = group["lr"].fill_(rate) if is_tensor else rate
+        averages = step + 1 > config.swa_start * config.steps
+        state.mean_count += averages
+        self.mean_count.fill_(state.mean_count)
+        update = partial(self._update, averages=averages)
+        norm = self.recorder.run(averages, update) if self.recorder else update()
         loss = loss.detach()
-        # With a scaler, the step is skipped and the scale is lowered.
+        # With a scaler, the step was skipped and the scale lowered.
         if not self.scaler.is_enabled():
             loss = torch.where(torch.isfinite(norm), loss, torch.nan)
         if self.device.type == "cpu" and not torch.isfinite(loss):
             self._stop(f"the loss or a gradient is not finite at step {step}, graph {graphs}")
+        return loss
+
+    def _update(self, *, averages: bool) -> Tensor:
+        # Update the weights and their mean, and return the norm of the gradients.
+        self.scaler.unscale_(self.optimiser)
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip_norm, norm)
         self.scaler.step(self.optimiser)
         self.scaler.update()
-        return loss
+        if averages:
+            self.state.average(self.model, self.mean_count)
+        # A recording adds to gradients at fixed addresses.
+        self.optimiser.zero_grad(set_to_none=self.recorder is None)
+        return norm
 
     def check(self) -> None:
         losses = self.state.losses()
         if not np.isfinite(losses).all():
             step = self.state.step - len(losses) + int(np.argmin(np.isfinite(losses)))
             self._stop(f"the loss or a gradient is not finite at step {step}")
+        if self.scaler.get_scale() < MIN_SCALE:
+            self._stop("the gradients are not finite in float16, with any scale of the loss")
 
     def held_out_value(self) -> float | None:
         """Evaluate the weights, or their mean, at each interval, and store the best."""

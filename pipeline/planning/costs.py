@@ -194,9 +194,7 @@ class StepCosts:
             return step.values * by_value_ns / 1e6, 0 * step.values
         itemsize, entry = self._itemsize(recipe, model), model_entry(recipe, model)
         network: Any = entry.network_class(getattr(recipe, model))
-        # float16 is not recorded.
-        can_record = self.card.is_new or itemsize == 4
-        recorded = getattr(network, "is_recordable", False) and can_record
+        recorded = getattr(network, "is_recordable", False)
         n_bytes, (moved, _) = step.values * itemsize, self._tensors(recipe, model)
         kernels_s = moved * n_bytes / (self.card.gb_s * 1e9)
         measured_s = self.times.kernels_s(name, n_bytes) if self.is_measured else None

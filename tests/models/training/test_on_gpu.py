@@ -85,14 +85,17 @@ def test_exact_training_on_a_gpu_gives_the_scores_of_the_cpu(name: str, tmp_path
     assert_close(ranker.score(read_graph(graphs(name, "valid")[0])), on_cpu, 1e-4)
 
 
-@pytest.mark.parametrize("per_step", [1, 2])
+@pytest.mark.parametrize(
+    ("per_step", "keys"),
+    [(1, ()), (2, ()), (1, ("dropout=0.2",)), (1, ("dropout=0.2", "training.precision=float16"))],
+)
 def test_recorded_steps_give_the_bytes_of_plain_ones(
-    per_step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    per_step: int, keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graphs_per_step = f"cross_config_sage.graphs_per_step={per_step}"
-    train(tmp_path / "recorded", graphs_per_step)
+    settings = [f"{SAGE}.{key}" for key in (f"graphs_per_step={per_step}", *keys)]
+    train(tmp_path / "recorded", *settings)
     monkeypatch.setattr(network, "recorded_steps", lambda *_: None)
-    train(tmp_path / "plain", graphs_per_step)
+    train(tmp_path / "plain", *settings)
     if per_step == 1:
         assert weights(tmp_path / "recorded") == weights(tmp_path / "plain")
     assert_close(scores(tmp_path / "recorded"), scores(tmp_path / "plain"), CLOSE)

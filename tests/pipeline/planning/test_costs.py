@@ -96,13 +96,15 @@ def test_a_step_on_a_t4_takes_the_time_of_its_bytes(
 
 
 def test_steps_that_cannot_be_recorded_have_the_longer_host_time() -> None:
-    dropped = load_recipe("smoke", [f"{MODEL}.dropout=0.2", f"{MODEL}.hidden=128"])
-    recorded, plain = milliseconds("a100", 1000), milliseconds("a100", 1000, dropped)
-    assert (recorded[1], plain[1]) == (10.0, 44.0)
-    # Dropout moves more bytes as well.
-    assert recorded[0] < plain[0] < 1.2 * recorded[0]
-    # A T4 has no bfloat16, and float16 is not recorded.
-    assert milliseconds("t4", 1000)[1] == 44.0
+    dropped, without_edges = (
+        load_recipe("smoke", [f"{MODEL}.{key}=0.2", f"{MODEL}.hidden=128"])
+        for key in ("dropout", "drop_edges")
+    )
+    recorded, with_dropout = milliseconds("a100", 1000), milliseconds("a100", 1000, dropped)
+    assert recorded[1] == with_dropout[1] == milliseconds("t4", 1000)[1] == 10.0
+    assert milliseconds("a100", 1000, without_edges)[1] == 44.0
+    # Dropout moves more bytes.
+    assert recorded[0] < with_dropout[0] < 1.2 * recorded[0]
 
 
 def test_float32_moves_twice_the_bytes() -> None:
