@@ -1,19 +1,21 @@
 """Time the networks on a GPU: training steps and rankings, also in plain PyG.
 
 `make gpu` writes docs/results/gpu.md and runs/gpu/steps.json, which `plan` reads. It needs a CUDA
-GPU. With `--dry` every part runs on the CPU in a tiny size, and no file is written. The only heavy
-packages are torch, Triton and PyTorch Geometric.
+GPU. Each part has a process of its own with a time limit, and the page is written after each part.
+A stopped call resumes. With `--dry` every part runs on the CPU in a tiny size, and no file is
+written. The only heavy packages are torch, Triton and PyTorch Geometric.
 """
 
 import argparse
+import json
 import os
-import statistics
 import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,79 +40,133 @@ from benchmarks.workloads import (
 )
 from common.errors import UsageError
 from common.files import write_text
+from common.reproducibility import revision
 from data.synthetic.graphs import GraphSize
 from models.config.recipe import load_recipe
 from models.training.device import precision_on
 from pipeline.planning.costs import MEASURED_HERE, MeasuredStep, StepTimes
 
 LAYOUT = "cross_config_sage"
-# Ends of the names of workloads that `plan` does not need, because no recipe has them.
-NOT_IN_RECIPES = "not fused", "float32", "plain PyG"
-GRAPH = GraphSize(5_000, 1_200, 1_000)
-# Nodes of a mean graph of layout:nlp after pruning.
-NLP_NODES = 1_494
+RECIPE, SMALL = "leaderboard", "leaderboard-small"
+PARTS_HERE = MEASURED_HERE.with_name("parts.json")
+# Nodes of mean graphs of layout:xla and layout:nlp after pruning.
+XLA_NODES, NLP_NODES = 3_349, 1_494
 KERNEL = GraphSize(40, 0, 1_842)
 TINY = GraphSize(60, 10, 20)
-N_STEPS, N_WARM_STEPS = 16, 6
+# The steps are timed together: training does not wait for the GPU after each step either. The
+# first of them have their host time, because a full queue makes the host wait.
+N_STEPS, N_WARM_STEPS, N_HOST_STEPS = 20, 6, 3
 N_TOP_KERNELS = 20
+PART_LIMIT_S = 240.0
+
+Row = dict[str, Any]
 
 
-def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bool]]:
-    """Yield each workload: its name, its network with graphs, and whether steps are recorded."""
+class Part(NamedTuple):
+    """A network of a recipe, and a graph or kernels to train or rank it on.
+
+    Attributes:
+        in_recipes: Whether recipes have such steps, so that `plan` reads their times.
+    """
+
+    model: str
+    recipe: str
+    size: GraphSize
+    settings: tuple[str, ...] = ()
+    recorded: bool = True
+    in_recipes: bool = True
+
+    def workload(self, device: torch.device) -> SyntheticWorkload:
+        """Return the network with its graphs. Both are tiny on a CPU."""
+        size, settings = self.size, list(self.settings)
+        if device.type == "cpu":
+            size, settings = TINY, [*settings, f"{self.model}.hidden=16"]
+            if self.model == LAYOUT:
+                settings.append(f"{LAYOUT}.configs_per_step=8")
+        return make_workload(load_recipe(self.recipe, settings), self.model, size)
+
+
+def graph(n_nodes: int, n_configs: int = 1_000) -> GraphSize:
+    return GraphSize(n_nodes, int(CONFIGURABLE_SHARE * n_nodes), n_configs)
+
+
+def parts() -> Mapping[str, Part]:
+    """Return the training steps to time by name, the most important first."""
     exact, plain = f"{LAYOUT}.training.precision=float32", f"{LAYOUT}.fused=false"
-    for nodes in (5_000, 3_349, NLP_NODES, 300):
-        yield f"{LAYOUT}, {nodes:,} nodes", layout_workload(device, nodes), True
-    for nodes in (5_000, NLP_NODES):
-        yield f"{LAYOUT}, {nodes:,} nodes, not recorded", layout_workload(device, nodes), False
-    for name, settings in (
-        ("not fused", [plain]),
-        ("float32", [exact]),
-        ("float32, not fused", [exact, plain]),
-    ):
-        yield f"{LAYOUT}, {name}", layout_workload(device, GRAPH.n_nodes, *settings), True
-    pyg = layout_workload(device, GRAPH.n_nodes)
-    yield "plain PyG", replace(pyg, network=PlainLayoutModel(pyg.config)), True
-    for name, recipe, size in (
-        ("tgraph", "reference", GRAPH),
-        ("segment_sage", "leaderboard-small", GRAPH),
-        ("late_fusion_sage", "leaderboard-small", KERNEL),
-        ("early_fusion_sage", "leaderboard-small", KERNEL),
-    ):
-        yield name, sized_workload(device, name, recipe, size), True
+    large, nlp = graph(5_000), graph(NLP_NODES, 60_000)
+    sage, small = Part(LAYOUT, RECIPE, large), Part(LAYOUT, SMALL, large)
+    steps = {
+        "5,000 nodes": sage,
+        f"{NLP_NODES:,} nodes, 60,000 configs": sage._replace(size=nlp),
+        "5,000 nodes, not recorded": sage._replace(recorded=False),
+        "5,000 nodes, float16": sage._replace(
+            settings=(f"{LAYOUT}.training.precision=float16",), in_recipes=False
+        ),
+    }
+    for n_nodes in (5_000, XLA_NODES, NLP_NODES, 300):
+        steps[f"{n_nodes:,} nodes, small"] = small._replace(size=graph(n_nodes))
+    for n_nodes in (5_000, NLP_NODES):
+        size = graph(n_nodes)
+        steps[f"{n_nodes:,} nodes, small, not recorded"] = small._replace(size=size, recorded=False)
+    for name, settings in {
+        "not fused": (plain,),
+        "float32": (exact,),
+        "float32, not fused": (exact, plain),
+        "plain PyG": (),
+    }.items():
+        steps[f"{name}, small"] = small._replace(settings=settings, in_recipes=False)
+    others = {"segment_sage": large, "late_fusion_sage": KERNEL, "early_fusion_sage": KERNEL}
+    steps["tgraph"] = Part("tgraph", "reference", large)
+    return steps | {name: Part(name, SMALL, size) for name, size in others.items()}
 
 
-def sized_workload(
-    device: torch.device, model: str, recipe: str, size: GraphSize, *settings: str
-) -> SyntheticWorkload:
-    """Return a network of a recipe with a graph. Both are tiny on a CPU."""
-    if device.type == "cpu":
-        size, settings = TINY, (*settings, f"{model}.hidden=16")
-    return make_workload(load_recipe(recipe, list(settings)), model, size)
+STEPS = parts()
+RANKED = {f"rank: {name}": STEPS[name] for name in ("5,000 nodes, small", "tgraph")}
+CEILINGS, TOP = "ceilings", "top kernels"
+NAMES = (CEILINGS, *STEPS, *RANKED, TOP)
 
 
-def layout_workload(device: torch.device, nodes: int, *settings: str) -> SyntheticWorkload:
-    """Return the layout network of the recipe `leaderboard-small` with a graph."""
-    size = GraphSize(nodes, int(CONFIGURABLE_SHARE * nodes), GRAPH.n_configs)
-    if device.type == "cpu":
-        settings = (*settings, f"{LAYOUT}.configs_per_step=8")
-    return sized_workload(device, LAYOUT, "leaderboard-small", size, *settings)
+def measured(name: str, device: torch.device) -> Row:
+    """Measure one of `NAMES`, and return the cells of its row on the page."""
+    if name == CEILINGS:
+        return {"cells": [copy_gb_per_s(device), matmul_tflop_per_s(device)]}
+    if name == TOP:
+        return {"cells": top_kernels(STEPS["5,000 nodes"].workload(device), device)}
+    if name in RANKED:
+        return {"cells": ranking_cells(RANKED[name].workload(device), device)}
+    part = STEPS[name]
+    workload = part.workload(device)
+    if name.startswith("plain PyG"):
+        workload = replace(workload, network=PlainLayoutModel(workload.config))
+    n_bytes = step_bytes(workload, device)
+    reset_memory(device)
+    ms, host_ms = timed_steps(workload, device, recorded=part.recorded)
+    cells = [f"{ms:.2f}", f"{host_ms:.2f}", f"{n_bytes / 1e9:.2f}", *speed(n_bytes, ms, device)]
+    step = measured_step(part, workload, device, ms=ms, host_ms=host_ms)
+    row: Row = {"cells": [part.model, part.recipe, *cells, f"{peak_gib(device):.2f}"]}
+    return row | {"step": step.model_dump()} if part.in_recipes else row
+
+
+def wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def timed_steps(
     workload: SyntheticWorkload, device: torch.device, *, recorded: bool
 ) -> tuple[float, float]:
-    """Return the median time of a training step, and of its launch by the host, in milliseconds."""
-    ends_s, host_s = [0.0], []
+    """Return the mean time of a training step, and its launch by the host, in milliseconds."""
+    ends_s = list[float]()
 
-    def after(_: int) -> None:
-        host_s.append(time.perf_counter() - ends_s[-1])
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+    def after(step: int) -> None:
+        if step in (N_WARM_STEPS, N_WARM_STEPS + N_STEPS):
+            wait_for(device)
         ends_s.append(time.perf_counter())
 
-    train_steps(workload, device, N_STEPS, after, recorded=recorded)
-    step_s = np.diff(ends_s)[N_WARM_STEPS:-1]
-    return 1e3 * float(np.median(step_s)), 1e3 * statistics.median(host_s[N_WARM_STEPS:-1])
+    train_steps(workload, device, N_WARM_STEPS + N_STEPS, after, recorded=recorded)
+    timed_s = np.array(ends_s[N_WARM_STEPS - 1 :])
+    host_s = np.median(np.diff(timed_s)[:N_HOST_STEPS])
+    return 1e3 * (timed_s[-1] - timed_s[0]) / N_STEPS, 1e3 * float(host_s)
 
 
 def step_bytes(workload: SyntheticWorkload, device: torch.device) -> int:
@@ -121,43 +177,26 @@ def step_bytes(workload: SyntheticWorkload, device: torch.device) -> int:
     return counts[2] - counts[1]
 
 
-def step_rows(device: torch.device) -> tuple[list[list[str]], list[MeasuredStep]]:
-    """Return the rows of the page on training steps, and the step times for `plan`."""
-    rows, step_times = [], []
-    for name, workload, recorded in workloads(device):
-        n_bytes = step_bytes(workload, device)
-        reset_memory(device)
-        ms, host_ms = timed_steps(workload, device, recorded=recorded)
-        gib = peak_gib(device)
-        cells = [f"{ms:.2f}", f"{host_ms:.2f}", f"{n_bytes / 1e9:.2f}", *speed(n_bytes, ms, device)]
-        rows.append([name, *cells, f"{gib:.2f}"])
-        print("  ".join(rows[-1]), flush=True)  # noqa: T201
-        if not name.endswith(NOT_IN_RECIPES):
-            step_times.append(measured_step(name, workload, device, ms, host_ms))
-    return rows, step_times
-
-
 def measured_step(
-    name: str, workload: SyntheticWorkload, device: torch.device, ms: float, host_ms: float
+    part: Part, workload: SyntheticWorkload, device: torch.device, *, ms: float, host_ms: float
 ) -> MeasuredStep:
     config = workload.config
     n_configs = getattr(config, "configs_per_step", 0) or config.configs_per_kernel
-    n_nodes = sum(len(graph.opcode) for graph in workload.graphs if hasattr(graph, "opcode"))
+    n_nodes = sum(len(inputs.opcode) for inputs in workload.graphs if hasattr(inputs, "opcode"))
     precision = str(precision_on(device, config.training.precision)).removeprefix("torch.")
-    is_recordable = getattr(workload.network, "is_recordable", False)
     return MeasuredStep(
-        model=name.split(",", maxsplit=1)[0],
-        nodes=n_nodes or GRAPH.n_nodes,
+        model=part.model,
+        nodes=n_nodes or part.size.n_nodes,
         configs=n_configs,
         hidden=config.hidden,
         precision=precision,
         step_ms=round(ms, 3),
         host_ms=round(host_ms, 3),
-        recorded=is_recordable and not name.endswith("not recorded"),
+        recorded=part.recorded and getattr(workload.network, "is_recordable", False),
     )
 
 
-def top_kernels(device: torch.device) -> list[list[str]]:
+def top_kernels(workload: SyntheticWorkload, device: torch.device) -> list[list[str]]:
     """Return name, milliseconds and calls of the slowest kernels of a step, after their sum."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
@@ -167,14 +206,14 @@ def top_kernels(device: torch.device) -> list[list[str]]:
     profiler = profile(activities=activities)
 
     def after(step: int) -> None:
-        if step in (4, 7) and device.type == "cuda":
-            torch.cuda.synchronize()
+        if step in (4, 7):
+            wait_for(device)
         if step == 4:
             profiler.__enter__()
         if step == 7:
             profiler.__exit__(None, None, None)
 
-    train_steps(layout_workload(device, GRAPH.n_nodes), device, 8, after, recorded=False)
+    train_steps(workload, device, 8, after, recorded=False)
     spent_ms, calls = Counter[str](), Counter[str]()
     for event in profiler.key_averages():
         if event.device_type == kind and "#" not in event.key:
@@ -188,16 +227,13 @@ def top_kernels(device: torch.device) -> list[list[str]]:
     ]
 
 
-def ranking_rows(device: torch.device) -> list[list[str]]:
-    rows = []
-    for name, recipe in ((LAYOUT, "leaderboard-small"), ("tgraph", "reference")):
-        workload = on_device(sized_workload(device, name, recipe, GRAPH), device)
-        rank_configs(workload)
-        reset_memory(device)
-        began = time.perf_counter()
-        rank_configs(workload)
-        rows.append([name, f"{1e3 * (time.perf_counter() - began):.0f}", f"{peak_gib(device):.2f}"])
-    return rows
+def ranking_cells(workload: SyntheticWorkload, device: torch.device) -> list[str]:
+    ready = on_device(workload, device)
+    rank_configs(ready)
+    reset_memory(device)
+    began = time.perf_counter()
+    rank_configs(ready)
+    return [f"{1e3 * (time.perf_counter() - began):.0f}", f"{peak_gib(device):.2f}"]
 
 
 def versions() -> dict[str, str]:
@@ -217,39 +253,71 @@ def versions() -> dict[str, str]:
     }
 
 
+def measured_apart(name: str, limit_s: float) -> Row:
+    """Measure a part in a process of its own. A row with `fault` has no cells."""
+    command = [sys.executable, "-m", "benchmarks.gpu", "--part", name]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, check=False, capture_output=True, text=True, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        return {"fault": f"not done after {limit_s:.0f} s"}
+    lines = (done.stdout if done.returncode == 0 else done.stderr).splitlines() or ["no output"]
+    return dict(json.loads(lines[-1])) if done.returncode == 0 else {"fault": lines[-1][:200]}
+
+
+def rows_of(names: Mapping[str, Part], rows: Mapping[str, Row]) -> Iterator[list[str]]:
+    for name in names:
+        if name in rows:
+            yield [name.removeprefix("rank: "), *rows[name].get("cells", [rows[name].get("fault")])]
+
+
+def write_results(facts: Mapping[str, str], rows: Mapping[str, Row]) -> None:
+    """Write the parts that were measured so far, the step times for `plan`, and the page."""
+    header = {"revision": revision(), "versions": facts}
+    write_text(PARTS_HERE, json.dumps(header | {"rows": rows}, indent=1) + "\n")
+    steps = [MeasuredStep(**row["step"]) for row in rows.values() if "step" in row]
+    times = StepTimes(card=facts["card"], steps=tuple(steps))
+    write_text(MEASURED_HERE, times.model_dump_json(indent=1) + "\n")
+    page = {name.replace(" ", "_"): rows.get(name, {}).get("cells") for name in (CEILINGS, TOP)}
+    tables = {"steps": list(rows_of(STEPS, rows)), "ranking": list(rows_of(RANKED, rows))}
+    write_page("gpu", PAGES, versions=facts, **tables, **page)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run and print each part, and write the page and the step times."""
+    """Measure each part, and write the results after each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--dry",
         action="store_true",
         help="run in a tiny size on the CPU, and write no file; it needs TRITON_INTERPRET=1",
     )
-    is_dry = parser.parse_args(arguments).dry
-    if not is_dry and not torch.cuda.is_available():
+    parser.add_argument("--part", choices=NAMES, help="measure one part, and print it as JSON")
+    parser.add_argument("--part-limit-s", type=float, default=PART_LIMIT_S, metavar="S")
+    options = parser.parse_args(arguments)
+    torch.set_grad_enabled(True)
+    if options.dry:
+        for name in NAMES:
+            print(name, measured(name, torch.device("cpu")), flush=True)  # noqa: T201
+        return
+    if not torch.cuda.is_available():
         raise UsageError(
             "make gpu: torch finds no CUDA GPU on this machine; expected one; "
             "`make gpu DRY=1` runs each part in a tiny size on the CPU"
         )
-    device = torch.device("cpu") if is_dry else torch.device("cuda", 0)
-    torch.set_grad_enabled(True)
-    parts: dict[str, Any] = {}
-    for name, part in (
-        ("ceilings", lambda: [copy_gb_per_s(device), matmul_tflop_per_s(device)]),
-        ("steps", lambda: step_rows(device)),
-        ("ranking", lambda: ranking_rows(device)),
-        ("top", lambda: top_kernels(device)),
-    ):
-        began = time.perf_counter()
-        parts[name] = part()
-        print(f"{name}: {time.perf_counter() - began:.0f} s", *parts[name], sep="\n", flush=True)  # noqa: T201
-    if is_dry:
+    if options.part:
+        print(json.dumps(measured(options.part, torch.device("cuda", 0))))  # noqa: T201
         return
-    parts["steps"], step_times = parts["steps"]
-    facts = versions()
-    content = StepTimes(card=facts["card"], steps=tuple(step_times)).model_dump_json(indent=1)
-    write_text(MEASURED_HERE, content + "\n")
-    write_page("gpu", PAGES, versions=facts, **parts)
+    facts, rows = versions(), dict[str, Row]()
+    if PARTS_HERE.is_file():
+        earlier = json.loads(PARTS_HERE.read_text(encoding="utf-8"))
+        if (earlier["revision"], earlier["versions"]) == (revision(), facts):
+            rows = {name: row for name, row in earlier["rows"].items() if "cells" in row}
+    for name in NAMES:
+        if name not in rows:
+            rows[name] = measured_apart(name, options.part_limit_s)
+            print(name, rows[name], flush=True)  # noqa: T201
+            write_results(facts, rows)
 
 
 if __name__ == "__main__":

@@ -90,8 +90,41 @@ def test_without_a_gpu_it_ends_with_one_line() -> None:
 def test_every_part_runs_in_a_tiny_size_on_a_cpu() -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--dry"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    parts = "ceilings", "steps", "ranking", "top"
-    assert all(f"\n{part}: " in f"\n{done.stdout}" for part in parts)
+    assert all(f"\n{name} {{'cells': " in f"\n{done.stdout}" for name in gpu.NAMES)
+
+
+def test_each_part_is_written_as_it_ends_and_a_second_call_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"card": "T4"}
+    monkeypatch.setattr(gpu, "versions", lambda: facts)
+    monkeypatch.setattr(gpu, "PAGES", tmp_path)
+    monkeypatch.setattr(gpu, "PARTS_HERE", tmp_path / "parts.json")
+    monkeypatch.setattr(gpu, "MEASURED_HERE", tmp_path / "steps.json")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    measured = list[str]()
+
+    def apart(name: str, _: float) -> gpu.Row:
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        measured.append(name)
+        cells = [1.0, 2.0] if name == "ceilings" else ["1.00"] * 8
+        return {"fault": "not done after 9 s"} if len(measured) == 2 else {"cells": cells}
+
+    monkeypatch.setattr(gpu, "measured_apart", apart)
+    with pytest.raises(KeyboardInterrupt):
+        gpu.main([])
+    assert "not done after 9 s" in (tmp_path / "gpu.md").read_text()
+    del measured[2]
+    with pytest.raises(KeyboardInterrupt):
+        gpu.main([])
+    assert measured == [*gpu.NAMES[:2], gpu.NAMES[1]]
+
+
+def test_a_part_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/sh")
+    assert "fault" in gpu.measured_apart("ceilings", 5.0)
+    assert gpu.measured_apart("ceilings", 1e-9) == {"fault": "not done after 0 s"}
 
 
 def test_the_packages_of_a_bare_gpu_machine_suffice() -> None:
