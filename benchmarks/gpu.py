@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -56,7 +55,6 @@ TINY = GraphSize(60, 10, 20)
 # The steps are timed together: training does not wait for the GPU after each step either. The
 # first of them have their host time, because a full queue makes the host wait.
 N_STEPS, N_WARM_STEPS, N_HOST_STEPS = 20, 6, 3
-N_TOP_KERNELS = 20
 PART_LIMIT_S = 240.0
 
 Row = dict[str, Any]
@@ -122,16 +120,14 @@ def parts() -> Mapping[str, Part]:
 
 STEPS = parts()
 RANKED = {f"rank: {name}": STEPS[name] for name in ("5,000 nodes, small", "tgraph")}
-CEILINGS, TOP = "ceilings", "top kernels"
-NAMES = (CEILINGS, *STEPS, *RANKED, TOP)
+CEILINGS = "ceilings"
+NAMES = (CEILINGS, *STEPS, *RANKED)
 
 
 def measured(name: str, device: torch.device) -> Row:
     """Measure one of `NAMES`, and return the cells of its row on the page."""
     if name == CEILINGS:
         return {"cells": [copy_gb_per_s(device), matmul_tflop_per_s(device)]}
-    if name == TOP:
-        return {"cells": top_kernels(STEPS["5,000 nodes"].workload(device), device)}
     if name in RANKED:
         return {"cells": ranking_cells(RANKED[name].workload(device), device)}
     part = STEPS[name]
@@ -196,37 +192,6 @@ def measured_step(
     )
 
 
-def top_kernels(workload: SyntheticWorkload, device: torch.device) -> list[list[str]]:
-    """Return name, milliseconds and calls of the slowest kernels of a step, after their sum."""
-    from torch.autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
-
-    kind = DeviceType.CUDA if device.type == "cuda" else DeviceType.CPU
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA][: 1 + (device.type == "cuda")]
-    profiler = profile(activities=activities)
-
-    def after(step: int) -> None:
-        if step in (4, 7):
-            wait_for(device)
-        if step == 4:
-            profiler.__enter__()
-        if step == 7:
-            profiler.__exit__(None, None, None)
-
-    train_steps(workload, device, 8, after, recorded=False)
-    spent_ms, calls = Counter[str](), Counter[str]()
-    for event in profiler.key_averages():
-        if event.device_type == kind and "#" not in event.key:
-            name = event.key.removeprefix("void ").replace("at::native::", "")[:70]
-            spent_ms[name] += event.self_device_time_total / 3e3
-            calls[name] += event.count / 3
-    total = [["all kernels", f"{sum(spent_ms.values()):.2f}", f"{sum(calls.values()):.0f}"]]
-    return total + [
-        [f"`{name}`", f"{ms:.3f}", f"{calls[name]:.0f}"]
-        for name, ms in spent_ms.most_common(N_TOP_KERNELS)
-    ]
-
-
 def ranking_cells(workload: SyntheticWorkload, device: torch.device) -> list[str]:
     ready = on_device(workload, device)
     rank_configs(ready)
@@ -279,9 +244,9 @@ def write_results(facts: Mapping[str, str], rows: Mapping[str, Row]) -> None:
     steps = [MeasuredStep(**row["step"]) for row in rows.values() if "step" in row]
     times = StepTimes(card=facts["card"], steps=tuple(steps))
     write_text(MEASURED_HERE, times.model_dump_json(indent=1) + "\n")
-    page = {name.replace(" ", "_"): rows.get(name, {}).get("cells") for name in (CEILINGS, TOP)}
     tables = {"steps": list(rows_of(STEPS, rows)), "ranking": list(rows_of(RANKED, rows))}
-    write_page("gpu", PAGES, versions=facts, **tables, **page)
+    ceilings = rows.get(CEILINGS, {}).get("cells")
+    write_page("gpu", PAGES, versions=facts, ceilings=ceilings, **tables)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -277,27 +277,6 @@ class Policy(nn.Module):
         return PolicyOutput(*(torch.cat(parts, dim=1) for parts in zip(*outputs, strict=True)))
 
 
-def sample_settings(n_settings: int, generator: torch.Generator) -> Choose:
-    """Return a function that draws settings from the policy."""
-
-    def choose(task: DecisionTask, log_probs: Tensor) -> Tensor:
-        option_logs = log_probs.expand(n_settings, -1, -1)
-        # The Gumbel-max trick.
-        noise = torch.empty_like(option_logs).exponential_(generator=generator)
-        return (option_logs - noise.log()).argmax(dim=2)
-
-    return choose
-
-
-def likeliest_setting(task: DecisionTask, log_probs: Tensor) -> Tensor:
-    """Return the likeliest option of each node, (1, d).
-
-    Args:
-        log_probs: Log-probabilities of the options, (b or 1, d, a).
-    """
-    return log_probs[:1].argmax(dim=2)
-
-
 def fixed_settings(settings: Tensor) -> Choose:
     """Return a function that chooses known settings, for their probabilities.
 

@@ -164,7 +164,6 @@ class CrossConfigSageConfig(SageConfig):
             layout grows with its tensor, but a plain mean counts all nodes equally.
         dropout: Share of the channels of each node that a training step sets to 0, for example 0.2.
             All configs of the step lose the same channels.
-        drop_edges: Share of the edges that a training step leaves out, for example 0.1.
         step_tensor_mib: Limit in MiB for one tensor of a training step, counted as nodes after
             pruning x configs x `hidden` x 2 bytes on every device. For example, with 512 and 256
             channels a graph of 14,966 nodes takes 64 configs. A larger graph takes fewer configs
@@ -179,7 +178,6 @@ class CrossConfigSageConfig(SageConfig):
     statistics: bool = False
     pool_by_bytes: bool = False
     dropout: Share = 0.0
-    drop_edges: Share = 0.0
     step_tensor_mib: Count = 0
 
 

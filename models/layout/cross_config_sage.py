@@ -151,13 +151,12 @@ class CrossConfigSage(LayoutNetwork):
 
     Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
     config: CrossConfigSageConfig
+    is_recordable = True
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__(config)
         hidden = config.hidden
         self.over_nodes = config.norm == "nodes"
-        # A recording would replay the same edges.
-        self.is_recordable = not config.drop_edges
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
         # Node layouts and config layouts share the embedding of dimensions.
         self.layout = nn.Embedding(N_SYMBOLS, config.layout_width)
@@ -239,8 +238,6 @@ class CrossConfigSage(LayoutNetwork):
 
     def forward(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> Tensor:
         """Score configs that see each other."""
-        if self.training and self.config.drop_edges:
-            inputs = inputs.with_dropped_edges(self.config.drop_edges)
         x, y = self.embed(inputs, distinct)  # (m, c, h) each
         for i, block in enumerate(self.blocks):
             if i > 0:

@@ -160,17 +160,6 @@ class NodeInputs(OnDevice):
     def n_nodes(self) -> int:
         return len(self.opcode)
 
-    def with_dropped_edges(self, share: float) -> Self:
-        """Return the graph without a random share of its edges.
-
-        The method is DropEdge (Rong et al., "DropEdge: Towards Deep Graph Convolutional Networks
-        on Node Classification", 2020). Means are over the edges that are left.
-        """
-        edges, device = self.neighbours.edge_index, self.opcode.device
-        edges = edges[(torch.rand(len(edges)) >= share).to(device)].cpu()
-        neighbours = SparseAggregation(edges, len(self.opcode), varying=self.config_ids.cpu())
-        return replace(self, neighbours=neighbours.to(device))
-
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigInputs(OnDevice):

@@ -22,7 +22,7 @@ from autotune.measure.timing import Visit
 from autotune.plan import PLANS, plan_requests
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, time_limit, watched_by
-from common.settings import SAMPLE
+from common.settings import ROOT, SAMPLE
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.labels import read_withheld
@@ -48,6 +48,16 @@ def test_plan_covers_each_layout_collection_and_measured_the_sample() -> None:
     for name, entry in measured.items():
         options = requests[name].options()
         assert {key: entry[key] for key in keys} == {key: options[key] for key in keys}
+
+
+def test_the_large_programs_are_those_of_the_plan_and_their_noise_is_known() -> None:
+    requests = {request.submission_id: request for request in plan_requests("large")}
+    entries = json.loads((ROOT / "data/large/manifest.json").read_text())["graphs"]
+    assert entries.keys() == requests.keys() and len(entries) >= 6
+    assert len(find_graphs(ROOT / "data/large")) == len(entries)
+    for entry in entries.values():
+        assert entry["n_nodes"] > 5_000 and entry["n_configs"] == 100 and not entry["failed"]
+        assert entry["repeat_tau"] > 0.75 and entry["spread"] > MIN_SPREAD
 
 
 def visits_of(journal: Path) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig
 from models.layout import plain_ops
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
-from models.layout.inputs import LayoutInputs, SparseAggregation, layout_inputs
+from models.layout.inputs import LayoutInputs, layout_inputs
 
 ROWS = np.array([4, 0, 9, 2, 7])
 
@@ -119,20 +119,8 @@ def test_scores_do_not_depend_on_the_chunk_nor_on_what_is_kept(
     np.testing.assert_allclose(chunked, whole, atol=1e-5)
 
 
-def test_dropped_edges_are_left_out_of_the_means(inputs: LayoutInputs) -> None:
-    torch.manual_seed(0)
-    neighbours, edges = inputs.with_dropped_edges(0.3).neighbours, inputs.neighbours.edge_index
-    torch.manual_seed(0)
-    assert torch.equal(neighbours.edge_index, edges[torch.rand(len(edges)) >= 0.3])
-    assert 0 < len(neighbours.edge_index) < len(edges)
-    plain = SparseAggregation(neighbours.edge_index, len(inputs.opcode), inputs.config_ids)
-    matrices = (part.every.joint.matrix.to_dense() for part in (neighbours, plain))
-    assert torch.equal(*matrices)
-
-
 def test_dropout_scales_channels_of_all_configs_alike() -> None:
     model = CrossConfigSage(CrossConfigSageConfig(hidden=16, dropout=0.2))
-    assert not model.is_recordable
     torch.manual_seed(0)
     x = model._drop_channels(torch.ones(400, 3, 16))
     assert (x == x[:, :1]).all()
@@ -140,16 +128,14 @@ def test_dropout_scales_channels_of_all_configs_alike() -> None:
     assert (x > 0).float().mean().item() == pytest.approx(0.8, abs=0.02)
 
 
-@pytest.mark.parametrize(("dropout", "drop_edges"), [(0.5, 0.0), (0.0, 0.5)])
-def test_only_training_drops(inputs: LayoutInputs, dropout: float, drop_edges: float) -> None:
-    def scores(training: bool, *drops: float) -> torch.Tensor:
+def test_only_training_drops(inputs: LayoutInputs) -> None:
+    def scores(training: bool, dropout: float) -> torch.Tensor:
         torch.manual_seed(0)
-        keys = dict(zip(("dropout", "drop_edges"), drops, strict=True))
-        model = CrossConfigSage(CrossConfigSageConfig(hidden=16, **keys)).train(training)
+        model = CrossConfigSage(CrossConfigSageConfig(hidden=16, dropout=dropout)).train(training)
         return model(inputs, np.arange(5)).detach()
 
-    assert torch.equal(scores(False, dropout, drop_edges), scores(True, 0.0, 0.0))
-    with_drops = scores(True, dropout, drop_edges)
-    assert not torch.allclose(with_drops, scores(False, dropout, drop_edges))
+    assert torch.equal(scores(False, 0.5), scores(True, 0.0))
+    with_drops = scores(True, 0.5)
+    assert not torch.allclose(with_drops, scores(False, 0.5))
     # The seed of a step decides, so a resumed training drops the same.
-    assert torch.equal(with_drops, scores(True, dropout, drop_edges))
+    assert torch.equal(with_drops, scores(True, 0.5))

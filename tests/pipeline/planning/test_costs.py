@@ -95,14 +95,10 @@ def test_a_step_on_a_t4_takes_the_time_of_its_bytes(
     assert "computed" in costs.source and "250 GB/s of the t4" in costs.source
 
 
-def test_steps_that_cannot_be_recorded_have_the_longer_host_time() -> None:
-    dropped, without_edges = (
-        load_recipe("smoke", [f"{MODEL}.{key}=0.2", f"{MODEL}.hidden=128"])
-        for key in ("dropout", "drop_edges")
-    )
+def test_steps_with_dropout_and_in_float16_are_recorded() -> None:
+    dropped = load_recipe("smoke", [f"{MODEL}.dropout=0.2", f"{MODEL}.hidden=128"])
     recorded, with_dropout = milliseconds("a100", 1000), milliseconds("a100", 1000, dropped)
     assert recorded[1] == with_dropout[1] == milliseconds("t4", 1000)[1] == 10.0
-    assert milliseconds("a100", 1000, without_edges)[1] == 44.0
     # Dropout moves more bytes.
     assert recorded[0] < with_dropout[0] < 1.2 * recorded[0]
 
