@@ -108,10 +108,7 @@ def _weights(text: str | None, n_files: int) -> list[float]:
     with suppress(ValueError):
         values = [float(word) for word in text.split(",")] if text else [1.0] * n_files
     if len(values) != n_files or not all(0 < value < inf for value in values):
-        example = ",".join(["1"] * n_files)
-        raise UsageError(
-            f"--weights {text}: expected {n_files} positive numbers, such as {example}"
-        )
+        raise UsageError(f"--weights {text}: expected {n_files} positive numbers with commas")
     return values
 
 

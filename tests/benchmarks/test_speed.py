@@ -121,12 +121,6 @@ def test_each_part_is_written_as_it_ends_and_a_second_call_resumes(
     assert measured == [*gpu.NAMES[:2], gpu.NAMES[1]]
 
 
-def test_a_part_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/sh")
-    assert "fault" in gpu.measured_apart("ceilings", 5.0)
-    assert gpu.measured_apart("ceilings", 1e-9) == {"fault": "not done after 0 s"}
-
-
 def test_the_packages_of_a_bare_gpu_machine_suffice() -> None:
     missing = "polars", "lightgbm", "optuna", "plotly", "kagglesdk"
     code = f"import sys\nsys.modules.update(dict.fromkeys({missing}))\nimport benchmarks.gpu"
