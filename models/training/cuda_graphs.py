@@ -81,13 +81,14 @@ class RecordedSteps:
         if key not in self._recordings:
             self._recordings[key] = None
             return function()
-        if self._recordings[key] is None:
+        recording = self._recordings[key]
+        if recording is None:
             graph = torch.cuda.CUDAGraph()
             # Another thread may read the next graph, so the check covers only this thread.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                result = function()
-            self._recordings[key] = graph, result
-        graph, result = self._recordings[key]
+                recording = graph, function()
+            self._recordings[key] = recording
+        graph, result = recording
         graph.replay()
         return result.clone()
 
