@@ -88,9 +88,8 @@ class RecordedSteps:
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 recording = graph, function()
             self._recordings[key] = recording
-        graph, result = recording
-        graph.replay()
-        return result.clone()
+        recording[0].replay()
+        return recording[1].clone()
 
     def _add(self, inputs: Any, rows: Tensor, share: float) -> Tensor:
         loss = self._graph_loss(inputs, rows)
