@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from autotune.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph, fixed_settings
+from autotune.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph
 from autotune.measure.journal import Visitor, open_journal
 from autotune.measure.program import Description
 from autotune.measure.timing import CPU as CLOCK
@@ -105,8 +105,8 @@ def measure_edits(program: str, out: Path) -> EditTable | None:
 
 def edit_scores(policy: Policy, graph: DecisionGraph, table: EditTable) -> Tensor:
     """Return the logit of a barrier after each node of the table, (e,)."""
-    none = fixed_settings(torch.zeros(1, graph.n_knobs, dtype=torch.int64))
-    log_none = policy(graph, none).log_probs[0, torch.from_numpy(table.nodes)].clamp(max=-1e-6)
+    none = torch.zeros(1, graph.n_knobs, dtype=torch.int64)
+    log_none = policy(graph, none)[0, torch.from_numpy(table.nodes)].clamp(max=-1e-6)
     return torch.log(-torch.expm1(log_none)) - log_none
 
 

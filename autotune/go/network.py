@@ -16,9 +16,8 @@ Tensors are (n, b, h): n nodes, b settings, h channels. A task has d nodes with 
 each. A setting is (g,) int64 with an option of each of g knobs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -119,18 +118,6 @@ class PolicyConfig(FrozenConfig):
     segment: Positive = 512
 
 
-# Maps a task and the log-probabilities (b or 1, d, a) of its options to settings (b, d) int64.
-Choose = Callable[[DecisionTask, Tensor], Tensor]
-
-
-class PolicyOutput(NamedTuple):
-    """Settings (b, g) int64, and the log-probability and entropy of each decision, (b, g)."""
-
-    settings: Tensor
-    log_probs: Tensor
-    entropies: Tensor
-
-
 class SegmentAttention(nn.Module):
     """One layer: x + A(g * norm(x)), then x + F(g' * norm(x)). F is a network of two layers."""
 
@@ -223,7 +210,7 @@ def pass_messages(blocks: nn.ModuleList, x: Tensor, graph: DecisionGraph) -> Ten
 
 
 class Policy(nn.Module):
-    """Network that chooses settings of a graph, with their probabilities."""
+    """Network that gives settings of a graph their probabilities."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -250,15 +237,15 @@ class Policy(nn.Module):
         context = self.graph_norm(x).mean(dim=(0, 1))
         return 2 * torch.sigmoid(self.gates(context)).view(-1, x.shape[-1])
 
-    def forward(self, graph: DecisionGraph, choose: Choose) -> PolicyOutput:
-        """Choose the options of task after task.
+    def forward(self, graph: DecisionGraph, settings: Tensor) -> Tensor:
+        """Return the log-probability of each decision, (b, g).
 
         Args:
-            choose: `sample_settings`, `likeliest_setting` or `fixed_settings`.
+            settings: Options of all knobs, (b, g) int64.
         """
         x = self.embed(graph)
         gates = self.gates_of(x)
-        outputs = []
+        chosen = []
         for task in graph.tasks:
             x = pass_messages(self.spread, x * gates[0], graph)
             for number, layer in enumerate(self.layers):
@@ -267,20 +254,8 @@ class Policy(nn.Module):
             exists = torch.arange(logits.shape[-1], device=logits.device) < task.n_options[:, None]
             logits = logits.masked_fill(~exists[:, None], NO_OPTION)
             log_probs = logits.log_softmax(dim=-1).transpose(0, 1)  # (b or 1, d, a)
-            settings = choose(task, log_probs)  # (b, d)
-            option_logs = log_probs.expand(len(settings), -1, -1)
-            log_prob = option_logs.gather(2, settings[:, :, None]).squeeze(2)
-            outputs.append(
-                PolicyOutput(settings, log_prob, -(option_logs.exp() * option_logs).sum(dim=2))
-            )
-            x = self.embed.add_decisions(x, task, settings)
-        return PolicyOutput(*(torch.cat(parts, dim=1) for parts in zip(*outputs, strict=True)))
-
-
-def fixed_settings(settings: Tensor) -> Choose:
-    """Return a function that chooses known settings, for their probabilities.
-
-    Args:
-        settings: Options of all knobs, (b, g).
-    """
-    return lambda task, log_probs: settings[:, task.knobs]
+            options = settings[:, task.knobs]  # (b, d)
+            option_logs = log_probs.expand(len(options), -1, -1)
+            chosen.append(option_logs.gather(2, options[:, :, None]).squeeze(2))
+            x = self.embed.add_decisions(x, task, options)
+        return torch.cat(chosen, dim=1)

@@ -12,7 +12,6 @@ from autotune.go.network import (
     PolicyConfig,
     SegmentAttention,
     decision_graph,
-    fixed_settings,
 )
 from autotune.measure.program import WHOLE_PROGRAM, Description, Knobs
 from features.scaling import NodeScaler
@@ -100,9 +99,7 @@ def test_no_gradient_passes_to_the_segment_before() -> None:
 def test_every_weight_that_a_choice_depends_on_gets_a_gradient() -> None:
     policy = opinionated()
     graph = mixed_tasks(random_arrays(0))
-    zeros = torch.zeros(1, graph.n_knobs, dtype=torch.int64)
-    decided = policy(graph, fixed_settings(zeros))
-    decided.log_probs.sum().backward()
+    policy(graph, torch.zeros(1, graph.n_knobs, dtype=torch.int64)).sum().backward()
     without = {name for name, given in policy.named_parameters() if given.grad is None}
     assert without == {"embed.decisions.second.weight"}  # nothing comes after the last task
 
@@ -112,8 +109,17 @@ def test_a_task_depends_on_what_was_decided_before_it_and_not_on_what_comes_afte
     settings = torch.zeros(3, graph.n_knobs, dtype=torch.int64)
     settings[1, 0] = 1  # another decision of the first task
     settings[2, 4] = 1  # and of the second
-    base, first, second = policy(graph, fixed_settings(settings)).log_probs
+    base, first, second = policy(graph, settings)
     torch.testing.assert_close(base[1:4], first[1:4])
     assert (base[4:6] - first[4:6]).abs().max() > 1e-4
     torch.testing.assert_close(base[:4], second[:4])
     torch.testing.assert_close(base[5:], second[5:])
+
+
+def test_probabilities_of_the_options_that_exist_add_up_to_one() -> None:
+    policy, graph = opinionated(), mixed_tasks(random_arrays(0))
+    for knob, n_options in enumerate([2, 3, 3, 2, 4, 2, 1]):
+        settings = torch.zeros(n_options, graph.n_knobs, dtype=torch.int64)
+        settings[:, knob] = torch.arange(n_options)
+        total = policy(graph, settings)[:, knob].exp().sum().item()
+        assert abs(total - 1) < 1e-5
