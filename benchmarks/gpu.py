@@ -1,9 +1,9 @@
 """Time the networks on a GPU: training steps and rankings, also in plain PyG.
 
 `make gpu` writes docs/results/gpu.md and runs/gpu/steps.json, which `plan` reads. It needs a CUDA
-GPU. Each part has a process of its own with a time limit, and the page is written after each part.
-A stopped call resumes. With `--dry` every part runs on the CPU in a tiny size, and no file is
-written. The only heavy packages are torch, Triton and PyTorch Geometric.
+GPU. Each part has a process of its own with a time limit. After each part, runs/gpu/gpu.md has the
+page so far. A stopped call resumes. With `--dry` every part runs on the CPU in a tiny size, and no
+file is written. The only heavy packages are torch, Triton and PyTorch Geometric.
 """
 
 import argparse
@@ -159,8 +159,9 @@ def timed_steps(
             wait_for(device)
         ends_s.append(time.perf_counter())
 
-    train_steps(workload, device, N_WARM_STEPS + N_STEPS, after, recorded=recorded)
-    timed_s = np.array(ends_s[N_WARM_STEPS - 1 :])
+    # The last step saves a checkpoint, so it is not timed.
+    train_steps(workload, device, N_WARM_STEPS + N_STEPS + 1, after, recorded=recorded)
+    timed_s = np.array(ends_s[N_WARM_STEPS - 1 : -1])
     host_s = np.median(np.diff(timed_s)[:N_HOST_STEPS])
     return 1e3 * (timed_s[-1] - timed_s[0]) / N_STEPS, 1e3 * float(host_s)
 
@@ -246,7 +247,9 @@ def write_results(facts: Mapping[str, str], rows: Mapping[str, Row]) -> None:
     write_text(MEASURED_HERE, times.model_dump_json(indent=1) + "\n")
     tables = {"steps": list(rows_of(STEPS, rows)), "ranking": list(rows_of(RANKED, rows))}
     ceilings = rows.get(CEILINGS, {}).get("cells")
-    write_page("gpu", PAGES, versions=facts, ceilings=ceilings, **tables)
+    # A page in `PAGES` changes the checkout, and with it the revision that later parts name.
+    folder = PAGES if rows.keys() == {*NAMES} else PARTS_HERE.parent
+    write_page("gpu", folder, versions=facts, ceilings=ceilings, **tables)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -98,7 +98,7 @@ def test_each_part_is_written_as_it_ends_and_a_second_call_resumes(
 ) -> None:
     facts = {"card": "T4"}
     monkeypatch.setattr(gpu, "versions", lambda: facts)
-    monkeypatch.setattr(gpu, "PAGES", tmp_path)
+    monkeypatch.setattr(gpu, "PAGES", tmp_path / "pages")
     monkeypatch.setattr(gpu, "PARTS_HERE", tmp_path / "parts.json")
     monkeypatch.setattr(gpu, "MEASURED_HERE", tmp_path / "steps.json")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
