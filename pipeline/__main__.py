@@ -14,8 +14,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
-# The working folder may have other modules named `models` or `data`, so the project comes first.
+# Modules of users are in the working folder. It may have others named `models` or `data`, so the
+# project comes first.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append("")
 
 from common.errors import did_you_mean, escaped
 from common.signals import end_at_once, handle, handled_by

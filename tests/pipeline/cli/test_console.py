@@ -119,6 +119,15 @@ def test_packages_of_the_working_folder_do_not_take_the_place_of_ours(tmp_path: 
     subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, check=True)
 
 
+def test_a_model_in_the_working_folder_is_found(tmp_path: Path) -> None:
+    (tmp_path / "my_net.py").touch()
+    # A console script has its own folder on the path, and so has a program with its path.
+    words = [sys.executable, ROOT / "pipeline/__main__.py", "plan", "--recipe", "smoke"]
+    words += ["--set", 'layout.models=["my_net:Net"]']
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "module 'my_net' has no class 'Net'" in done.stderr
+
+
 def test_the_console_script_runs_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
