@@ -66,8 +66,6 @@ EQUAL_TIME_RATIO = 1.05
 SCREEN_SHARE, MIN_SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.2, 0.25
 # Batches of processes in which a call confirms a candidate, on one thread and on all cores.
 MAX_BATCHES = 3
-# Characters of a progress line about a candidate.
-MAX_MESSAGE = 120
 
 
 def budget(needed_s: float = 0.0) -> tuple[float, float]:
@@ -125,8 +123,8 @@ class OptimizeResult:
         for first in self.confirmed[:1]:
             if first.status is Status.FASTER or first.is_probable or not probable:
                 return first
-        able = [c for c in finalists if c.verified and not c.verified.loses]
-        able = probable or able or finalists
+        unharmed = [c for c in finalists if c.verified and not c.verified.loses]
+        able = probable or unharmed or finalists
         return _simplest_of_best(able) if able else None
 
     @property
@@ -190,8 +188,8 @@ def optimize(
             with enough_time(f"{request.program}: the default was not measured", minutes, start_s):
                 visitor = visit_default(session)
             start = _confirm_start(session)
-            screening = screen(session, visitor)
-            with enough_time(f"{request.program}: nothing was described", minutes, start_s):
+            with enough_time(f"{request.program}: no candidate was verified", minutes, start_s):
+                screening = screen(session, visitor)
                 default, candidates = _verify_and_confirm(session, screening, start, minutes)
     facts = description, screening, candidates, default, default_description
     result = OptimizeResult(request, *facts)
@@ -262,6 +260,8 @@ def screen(session: OptimizeSession, visitor: Visitor) -> Screening:
             run_search(visitor, search)
             _visit_fastest_again(session, visitor)
     except OutOfTime:
+        if len(journal.settings) == 1 and not session.start:
+            raise
         log.info("the time for screening is over")
     default_ns = journal.runtimes_ns()[0]
     candidates = _distinct_settings(journal, sources, default_ns)
@@ -353,7 +353,7 @@ def _add_processes(session: OptimizeSession, stage: str, setting: Setting) -> No
     n_rounds = MIN_ROUNDS, max(MIN_ROUNDS, -(-session.request.n_rounds // N_PROCESSES))
     process_name = f"{stage}-{hash_rows(settings[2:])[0]:016x}-{{}}".format
     n_known = len(session.confirming_processes(stage).get(setting, ()))
-    text = shorten(setting_text(session.describe(setting)), MAX_MESSAGE, placeholder=" …")
+    text = shorten(setting_text(session.describe(setting)), width=120, placeholder=" …")
     log.info(f"{stage}: {text}, next to the default, in fresh processes")
     if stage == CONFIRM and not n_known and not session.check_flags(process_name(1), setting):
         return

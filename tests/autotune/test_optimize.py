@@ -200,7 +200,7 @@ def test_limit_before_candidates_are_described_names_the_minutes(
 
     monkeypatch.setattr(OptimizeSession, "measured", measured)
     out = without(whole, tmp_path, "[ca]*.jsonl")
-    with pytest.raises(TooFewMinutes, match=r"nothing was described in .*--minutes \d+ or more"):
+    with pytest.raises(TooFewMinutes, match=r"no candidate was verified in .*--minutes \d+ or more"):
         optimize(REQUEST, out)
 
 
@@ -211,6 +211,17 @@ def test_no_time_to_verify_is_an_error(
     out = without(whole, tmp_path, "[cav]*.jsonl")
     with pytest.raises(TooFewMinutes, match=r"no candidate was verified in .*--minutes \d+ or"):
         optimize(REQUEST, out, minutes=0.0)
+
+
+def test_a_call_that_measured_only_the_default_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_search(*_: object) -> None:
+        raise OutOfTime("the search")
+
+    monkeypatch.setattr("autotune.optimize.optimize.run_search", run_search)
+    with pytest.raises(TooFewMinutes, match=r"no candidate was verified in .*--minutes \d+ or"):
+        optimize(REQUEST, tmp_path)
 
 
 @pytest.mark.parametrize(
