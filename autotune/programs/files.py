@@ -63,7 +63,7 @@ def load_program(name: str, inputs: ProgramInputs = NO_INPUTS) -> ProgramSource:
     if is_file(name):
         return file_program(name, inputs)
     if ":" in name:
-        return load_function(name, inputs.static)
+        return load_function(name.replace(".py:", ":"), inputs.static)
     programs = {program.name: program for program in catalogue()}
     if name not in programs:
         raise PipelineError(

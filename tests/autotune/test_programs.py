@@ -234,7 +234,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Decide
         ("raises_two_lines:step", "cannot be imported: ValueError: one two;"),
         ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
         ("own_programs:absent", "holds no 'absent'; it has .*step"),
-        ("own_programs:wrong", "are a list; expected a tuple"),
+        ("own_programs.py:wrong", "are a list; expected a tuple"),
         ("own_programs:failing", r"failing: failing_arguments\(\) fails: OSError: no data"),
         ("json:dumps", r"has no dumps_arguments\(\) nor example_arguments\(\)"),
         ("json:codecs", "is a module; expected a function$"),
