@@ -52,6 +52,9 @@ class ConfigTable:
     def __len__(self) -> int:
         return len(self.runtime)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} configs)"
+
     def unpacked(self, rows: NDArray[np.int64]) -> Tensor:
         """Return some configs as a tensor.
 

@@ -55,6 +55,7 @@ def test_it_holds_what_the_file_does(kind: str, tiny_tree: Path) -> None:
 
 def test_graph_without_configs_says_how_to_take_some(tiny_tree: Path) -> None:
     graph = TpuGraphsLayout(tiny_tree, "train")[0]
+    assert f"configs=ConfigTable({len(graph.configs)} configs)" in repr(graph).split("\n")[-1]
     with pytest.raises(AttributeError, match=r"no config_feat; take configs first: graph\.take"):
         GatNet()(graph)
     assert graph.take([0]).config_feat.shape[1] == 1
