@@ -257,6 +257,7 @@ def _explanation_of(ranker: "Ensemble", ranking: "Ranked", rank: int) -> "Explan
 
 
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
+    from data.hlo.files import HOW_TO_DUMP
     from ensembles.ranking.configs import with_configs
 
     if candidates is None and graph.has_configs:
@@ -264,6 +265,8 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
     layouts = graph.candidates(candidates or CANDIDATES, seed=seed)
     note = "config 0 is the compiler's choice; none was measured"
     say(f"{graph.name}: {len(layouts)} random legal layouts; {note}")
+    if "fusion" in map(graph.opcode, range(graph.graph.n_nodes)):
+        say(f"note: {graph.name} is optimized; layouts are chosen before that; {HOW_TO_DUMP}")
     return with_configs(graph, layouts)
 
 

@@ -216,6 +216,19 @@ def test_options_and_fusions_have_a_note(rankers: Path, tiny_tree: Path, tmp_pat
     assert any(decides) and all(len(e["kept_apart"]) == decides[e["config"]] for e in listed)
 
 
+def test_an_optimized_module_has_a_note(rankers: Path, tmp_path: Path) -> None:
+    shape = "f32[8,8]{1,0}"
+    fused = f"%f {{\n  p = {shape} parameter(0)\n  ROOT n = {shape} negate(p)\n}}\n\n"
+    entry = f"ENTRY %main {{\n  a = {shape} parameter(0)\n  d = {shape} dot(a, a), CONTRACT\n"
+    entry = entry.replace("CONTRACT", "lhs_contracting_dims={1}, rhs_contracting_dims={0}")
+    root = f"  ROOT r = {shape} fusion(d), kind=kLoop, calls=f\n}}\n"
+    path, note = tmp_path / "module.txt", "note: module is optimized; layouts are chosen before"
+    for fusion, plain in ((root, False), (f"  ROOT r = {shape} negate(d)\n}}\n", True)):
+        path.write_text(f"HloModule m\n\n{fused * (not plain)}{entry}{fusion}")
+        text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--candidates", 3)
+        assert (note in text) is not plain
+
+
 def test_why_prints_the_rank_of_each_member_and_the_runtime(rankers: Path, tiny_tree: Path) -> None:
     for name, model in ((LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)):
         labelled, withheld = (first_of(tiny_tree, name, split) for split in ("train", "test"))
