@@ -99,7 +99,7 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 def _refuse_other(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     difference = first_difference(old, new)
-    if difference and difference.startswith("data ="):
+    if difference and difference.startswith(("data =", "data.")):
         difference = "other graphs (by --data or --collections)"
     if difference:
         back = ", bring the file back" if difference.startswith("source.") else ""

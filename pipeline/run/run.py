@@ -4,7 +4,7 @@ Each stage writes whole files into the run's folder and skips the files that are
 run resumes where it stopped, and ends with the same bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -198,7 +198,15 @@ def _prepare(state: RunState, inputs: Inputs, workers: Workers) -> None:
         raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
     good = [file for file, row in zip(files, rows, strict=True) if not row.error]
     state.digests = source_digests(good)
-    state.config = {"data": fingerprint_of(state.digests), **state.config}
+    state.config = {"data": _fingerprints(state.digests), **state.config}
+
+
+def _fingerprints(digests: Mapping[str, str]) -> dict[str, str]:
+    """Return the fingerprint of each split: `run --models` reads no train split."""
+    parts = dict[str, dict[str, str]]()
+    for place, digest in digests.items():
+        parts.setdefault(place.split("/")[1], {})[place] = digest
+    return {split: fingerprint_of(part) for split, part in sorted(parts.items())}
 
 
 def _present(files: Sequence[GraphFile]) -> list[Collection]:

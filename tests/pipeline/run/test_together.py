@@ -113,6 +113,8 @@ def test_train_learns_from_all_whichever_is_named_and_run_takes_what_it_left(
     for train in list(untaught.rglob("train")):
         shutil.rmtree(train)  # not needed any more
     call("run", *words, "--data", untaught, "--models", weights, "--out", tmp_path / "given")
+    splits = read_config(finished)["data"]
+    assert read_config(tmp_path / "given")["data"] == {k: splits[k] for k in ("test", "valid")}
     for name in ("submission.csv", "submission-valid.csv"):
         assert (tmp_path / "given" / name).read_bytes() == (finished / name).read_bytes()
     one = parts / "a" / MEMBERS[1]
