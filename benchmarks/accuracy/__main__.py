@@ -1,7 +1,7 @@
 """Train models against each other and report how well they rank unseen configs and programs.
 
 `python -m benchmarks.accuracy --out runs/accuracy` trains every missing (task, model, seed).
-With `--report` it writes docs/results/accuracy.md and overview.png from the results.
+With `--report` it writes docs/results/accuracy.md, and overview.png if its models have layouts.
 """
 
 import argparse

@@ -275,5 +275,7 @@ def lead_text(lead: Estimate | None, metric: str) -> str:
     """Format a difference in bold if its interval excludes 0, and None as ""."""
     if lead is None:
         return ""
+    # + 0.0 makes -0.0 positive.
+    lead = Estimate(*(round(value, 3 if metric in RANKED else 4) + 0.0 for value in lead))
     text = value_text(lead, metric, "+")
     return f"**{text}**" if lead.low > 0 or lead.high < 0 else text
