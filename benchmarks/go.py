@@ -7,7 +7,7 @@ are done.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from jax import numpy as jnp
 from numpy.typing import NDArray
+from sklearn.linear_model import RidgeCV
 from torch import Tensor
+from torch.nn.functional import one_hot
 from torch.nn.utils import clip_grad_norm_
 
 from autotune.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph
@@ -35,6 +37,7 @@ from common.metrics import DRAWS, interval_of
 from common.progress import out_of_time, time_limit
 from common.reproducibility import generator
 from features.scaling import fit_node_scaler
+from models.layout.network import N_OPCODES
 from models.training.device import CPU, torch_prepared
 
 N_ROUNDS = 3
@@ -42,6 +45,7 @@ N_ROUNDS = 3
 MAX_EDITS = 48
 SPACES = ("options", "fusion")
 N_FOLDS, N_SEEDS, N_STEPS, ENTROPY = 5, 2, 150, 0.05
+RIDGE_ALPHAS = (1.0, 10.0, 100.0, 1_000.0, 10_000.0)
 # An edit is as good as the best one within 1 %. Tries count in programs that an edit speeds up.
 CLOSE, MAX_RATIO = 1.01, 0.98
 # A failed edit counts as 100 times slower than the default: its reward is GO's, -10.
@@ -62,6 +66,11 @@ class EditTable(NamedTuple):
     nodes: NDArray[np.int64]
     edit_ratios: NDArray[np.float64]
     menu_ratios: NDArray[np.float64]
+
+
+Example = tuple[DecisionGraph, EditTable]
+# The scores of the edits of an example, (e,). The highest is tried first.
+Scores = Callable[[DecisionGraph, EditTable], Tensor]
 
 
 def programs() -> list[str]:
@@ -110,42 +119,63 @@ def edit_scores(policy: Policy, graph: DecisionGraph, table: EditTable) -> Tenso
     return torch.log(-torch.expm1(log_none)) - log_none
 
 
-def policy_orders(tables: Mapping[str, EditTable], seed: int) -> dict[str, NDArray[np.int64]]:
-    """Return an order of the edits of each program, by a policy that has not learned it.
+def advantages(table: EditTable) -> Tensor:
+    """Return the rewards of GO (Zhou et al., NeurIPS 2020) of the edits, standardised, (e,)."""
+    rewards = -torch.from_numpy(table.edit_ratios).clamp(max=FAILED_RATIO).sqrt().float()
+    return (rewards - rewards.mean()) / rewards.std().clamp(min=1e-3)
 
-    A policy's probabilities of the single edits are a softmax of the logits. All of their rewards
-    are known, so the gradient of the mean reward is exact, where PPO would draw settings.
+
+def train_policy(train: Sequence[Example], seed: int) -> Scores:
+    """Train a policy.
+
+    Its probabilities of the single edits are a softmax of the logits. All of their rewards are
+    known, so the gradient of the mean reward is exact, where PPO would draw settings.
     """
+    with torch_prepared(threads=1, device=CPU, seed=seed):
+        policy = Policy(PolicyConfig(tasks={"fusion": 2}, hidden=32))
+        optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+        for step in range(N_STEPS):
+            graph, table = train[step % len(train)]
+            scores = edit_scores(policy, graph, table).log_softmax(dim=0)
+            loss = -(scores.exp() * (advantages(table) - ENTROPY * scores)).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            clip_grad_norm_(policy.parameters(), 1.0)
+            optimizer.step()
+    return torch.no_grad()(partial(edit_scores, policy))
+
+
+def train_ridge(train: Sequence[Example], seed: int) -> Scores:
+    """Train a ridge regression on the operation and the features of the node of an edit."""
+    del seed
+
+    def columns(graph: DecisionGraph, table: EditTable) -> Tensor:
+        nodes = graph.tasks[0].nodes[table.nodes]
+        return torch.cat([one_hot(graph.opcode[nodes], N_OPCODES), graph.node_feat[nodes]], dim=1)
+
+    x = torch.cat([columns(*example) for example in train])
+    ridge = RidgeCV(RIDGE_ALPHAS).fit(x, torch.cat([advantages(table) for _, table in train]))
+    return lambda graph, table: torch.from_numpy(ridge.predict(columns(graph, table)))
+
+
+def learned_orders(
+    learn: Callable[[Sequence[Example], int], Scores], tables: Mapping[str, EditTable], seed: int
+) -> dict[str, NDArray[np.int64]]:
+    """Return an order of the edits of each program, by a model that has not learned it."""
     names, orders = sorted(tables), {}
     for fold in range(N_FOLDS):
-        train = [name for place, name in enumerate(names) if place % N_FOLDS != fold]
+        held_out = names[fold::N_FOLDS]
+        train = [name for name in names if name not in held_out]
         features = [tables[name].description.arrays["node_feat"] for name in train]
         scaler = fit_node_scaler(features, scaling="log1p-standardise")
-        graphs = {}
-        for name in names:
-            description = tables[name].description
-            fusion = replace(description, knobs={"fusion": description.knobs["fusion"]})
-            graphs[name] = decision_graph(name, fusion, scaler)
-        with torch_prepared(threads=1, device=CPU, seed=seed):
-            policy = Policy(PolicyConfig(tasks={"fusion": 2}, hidden=32))
-            optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
-            for step in range(N_STEPS):
-                table = tables[name := train[step % len(train)]]
-                scores = edit_scores(policy, graphs[name], table).log_softmax(dim=0)
-                # The reward of GO (Zhou et al., NeurIPS 2020).
-                rewards = (
-                    -torch.from_numpy(table.edit_ratios).clamp(max=FAILED_RATIO).sqrt().float()
-                )
-                advantages = (rewards - rewards.mean()) / rewards.std().clamp(min=1e-3)
-                loss = -(scores.exp() * (advantages - ENTROPY * scores)).sum()
-                optimizer.zero_grad()
-                loss.backward()
-                clip_grad_norm_(policy.parameters(), 1.0)
-                optimizer.step()
-            with torch.no_grad():
-                for name in names[fold::N_FOLDS]:
-                    scores = edit_scores(policy, graphs[name], tables[name])
-                    orders[name] = scores.argsort(descending=True).numpy()
+        examples = {}
+        for name, table in tables.items():
+            knobs = {"fusion": table.description.knobs["fusion"]}
+            description = replace(table.description, knobs=knobs)
+            examples[name] = decision_graph(name, description, scaler), table
+        scores_of = learn([examples[name] for name in train], seed)
+        for name in held_out:
+            orders[name] = scores_of(*examples[name]).argsort(descending=True).numpy()
     return orders
 
 
@@ -159,32 +189,48 @@ def n_random_tries(ratios: NDArray[np.float64]) -> float:
     return (len(ratios) + 1) / (1 + int((ratios <= CLOSE * ratios.min()).sum()))
 
 
-def mean_text(values: Sequence[float]) -> str:
+def mean_text(values: NDArray[np.float64]) -> str:
     """Return the mean of values per program and its bootstrap interval over programs."""
     drawn = np.random.default_rng(0).integers(0, len(values), (DRAWS, len(values)))
-    return interval_text(float(np.mean(values)), *interval_of(np.array(values)[drawn].mean(axis=1)))
+    return interval_text(float(values.mean()), *interval_of(values[drawn].mean(axis=1)))
 
 
 def verdict_rows(tables: Mapping[str, EditTable]) -> tuple[list[list[str]], list[list[str]]]:
     """Return a row per program, and the rows of the means."""
-    orders = [policy_orders(tables, seed) for seed in range(N_SEEDS)]
+    orders = [
+        [learned_orders(learn, tables, seed) for seed in range(n_seeds)]
+        for learn, n_seeds in ((train_policy, N_SEEDS), (train_ridge, 1))
+    ]
     program_rows, tries, over_menu = [], [], []
     for name, table in sorted(tables.items()):
-        ratios, menu_ratio = table.edit_ratios, table.menu_ratios.min()
-        firsts = [ratios[order[name][: len(table.menu_ratios)]].min() for order in orders]
-        of_policy = np.mean([n_tries(ratios, order[name]) for order in orders])
-        pair = (float(of_policy), n_random_tries(ratios))
-        over_menu.append(np.mean(firsts) / menu_ratio)
-        tries += [pair] if ratios.min() < MAX_RATIO else []
-        texts = [f"{ratio:.3f}" for ratio in (ratios.min(), menu_ratio, np.mean(firsts))]
-        program_rows.append([name, str(len(ratios)), *texts, *(f"{value:.1f}" for value in pair)])
-    means = [
-        ["tries of GO", mean_text([policy for policy, _ in tries])],
-        ["tries at random", mean_text([chance for _, chance in tries])],
-        ["tries of GO - tries at random", mean_text([policy - chance for policy, chance in tries])],
-        ["best edit of GO / best of the menu, at equal measurements", mean_text(over_menu)],
-    ]
-    return program_rows, means
+        ratios, menu_ratio, n_first = (
+            table.edit_ratios,
+            table.menu_ratios.min(),
+            len(table.menu_ratios),
+        )
+        firsts = [
+            float(np.mean([ratios[order[name][:n_first]].min() for order in by_seed]))
+            for by_seed in orders
+        ]
+        learned = [
+            float(np.mean([n_tries(ratios, o[name]) for o in by_seed])) for by_seed in orders
+        ]
+        over_menu.append(np.array(firsts) / menu_ratio)
+        counts = [*learned, n_random_tries(ratios)]
+        tries += [counts] if ratios.min() < MAX_RATIO else []
+        texts = [f"{ratio:.3f}" for ratio in (ratios.min(), menu_ratio, *firsts)]
+        program_rows.append([name, str(len(ratios)), *texts, *(f"{count:.1f}" for count in counts)])
+    (policy, ridge, chance), (policy_menu, ridge_menu) = np.array(tries).T, np.array(over_menu).T
+    means = {
+        "tries of GO": policy,
+        "tries of the ridge": ridge,
+        "tries at random": chance,
+        "tries of GO - tries at random": policy - chance,
+        "tries of GO - tries of the ridge": policy - ridge,
+        "best edit of GO / best of the menu, at equal measurements": policy_menu,
+        "best edit of the ridge / best of the menu, at equal measurements": ridge_menu,
+    }
+    return program_rows, [[text, mean_text(values)] for text, values in means.items()]
 
 
 def cartpole(state: Any, forces: Any, *, unroll: int = 1, has_tuple: bool = False) -> Any:
