@@ -51,7 +51,8 @@ class BoostingConfig(RowsConfig):
 
     Attributes:
         objective: Loss of the trees. "lambdarank" weighs the fastest configs most.
-            "pairwise_logistic" weighs all pairs of configs equally.
+            "pairwise_logistic" weighs all pairs of configs equally. "squared_error" estimates the
+            runtime of each config alone.
         relevance_levels: Number of relevance levels into which "lambdarank" divides the runtimes of
             a graph.
         linear_start: Start from the scores of a linear ranker on plain statistics, and correct its
@@ -74,7 +75,7 @@ class BoostingConfig(RowsConfig):
             fold.
     """
 
-    objective: Literal["lambdarank", "pairwise_logistic"] = "lambdarank"
+    objective: Literal["lambdarank", "pairwise_logistic", "squared_error"] = "lambdarank"
     relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
     linear_start: bool = False
     num_boost_round: Positive = 200

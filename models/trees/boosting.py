@@ -1,10 +1,10 @@
 """Gradient-boosting rankers on hand-crafted statistics, one row per config.
 
-LightGBM groups rows by graph, so only the order within a graph counts. There are two objectives.
+LightGBM groups rows by graph, so only the order within a graph counts. There are three objectives.
 LambdaRank (Burges, 2010) uses levels of the rank by runtime as relevance. Its gain is linear, so
 the whole order matters and not only the top. But it weighs a pair by its change of NDCG, which
 favours the top. The pairwise logistic loss (RankNet, Burges et al., 2005) counts all pairs equally,
-like Kendall's tau. LightGBM lacks it, so it is implemented here.
+like Kendall's tau. The squared error estimates the standardised log runtime of each config alone.
 
 Trees may begin from the scores of the linear ranker, and correct its errors. The cost of a layout
 is nearly a sum over tensors, which trees alone approach slowly.
@@ -78,8 +78,8 @@ def train_boosting(job: TrainJob) -> None:
     parameters = booster_parameters(
         config, len(runtime), seed=job.seed, threads=job.recipe.n_threads
     )
-    if config.objective == "pairwise_logistic":
-        parameters["objective"] = pairwise_logistic(runtime)
+    if config.objective in OBJECTIVES:
+        parameters["objective"] = OBJECTIVES[config.objective](runtime)
     rounds = config.num_boost_round
     if config.early_stop:
         parameters["num_leaves"], rounds = choose_capacity(
@@ -311,3 +311,24 @@ def pairwise_logistic(runtime: Values) -> Objective:
         return gradient, np.maximum(hessian, 1e-6)
 
     return objective
+
+
+def squared_error(runtime: Values) -> Objective:
+    """Return the squared error of the negative log runtimes, standardised in each group.
+
+    Args:
+        runtime: (r,) runtimes of all rows. LightGBM may train on a part of them.
+    """
+
+    def objective(scores: Values, dataset: "lightgbm.Dataset") -> Derivatives:
+        used = dataset.used_indices
+        logs = -np.log(runtime if used is None else runtime[used])
+        groups = np.split(logs, np.cumsum(dataset.get_group())[:-1])
+        targets = [(group - group.mean()) / max(group.std(), 1e-9) for group in groups]
+        return scores - np.concatenate(targets), np.ones_like(scores)
+
+    return objective
+
+
+# The objectives that LightGBM lacks.
+OBJECTIVES = {"pairwise_logistic": pairwise_logistic, "squared_error": squared_error}

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightgbm
@@ -129,7 +130,7 @@ def test_streamed_blocks_of_rows_are_those_of_one_table(
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("objective", ["lambdarank", "pairwise_logistic"])
+@pytest.mark.parametrize("objective", ["lambdarank", "pairwise_logistic", "squared_error"])
 def test_a_few_rows_are_enough_and_other_statistics_or_texts_are_refused(
     objective, layout_files: list[GraphFile], tmp_path: Path
 ) -> None:
@@ -344,3 +345,11 @@ def test_small_files_of_a_tpu_program_are_ranked_as_well_as_large_ones(tmp_path:
     # With statistics that depend on the other configs of the file, small files have .644.
     assert np.mean(small) > 0.73
     assert np.mean(large) > 0.74
+
+
+def test_squared_error_estimates_the_log_runtimes_of_each_group() -> None:
+    runtime = np.array([9.0, 1.0, 2.0, 4.0, 9.0, 10.0, 20.0])
+    dataset = SimpleNamespace(used_indices=np.array([1, 2, 3, 5, 6]), get_group=lambda: [3, 2])
+    gradient, hessian = boosting.squared_error(runtime)(np.zeros(5), dataset)
+    np.testing.assert_allclose(-gradient, [1.5**0.5, 0, -(1.5**0.5), 1, -1], atol=1e-12)
+    np.testing.assert_array_equal(hessian, 1)
