@@ -6,6 +6,7 @@ node, over the default's. `--minutes` ends the measurement early, and the page h
 are done.
 """
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from autotune.optimize.strategies import menu
 from autotune.programs.catalogue import rows
 from autotune.spaces import open_program
 from benchmarks import errors_in_one_line, interval_text, resumable_parser, write_page
+from common.files import write_text
 from common.metrics import DRAWS, interval_of
 from common.progress import out_of_time, time_limit
 from common.reproducibility import generator
@@ -51,6 +53,8 @@ CLOSE, MAX_RATIO = 1.01, 0.98
 # A failed edit counts as 100 times slower than the default: its reward is GO's, -10.
 FAILED_RATIO = 100.0
 N_STUDY_ROUNDS = 9
+OVER_MENU = "best edit of GO / best of the menu, at equal measurements"
+RESULTS = "results.json"
 
 
 class EditTable(NamedTuple):
@@ -189,14 +193,16 @@ def n_random_tries(ratios: NDArray[np.float64]) -> float:
     return (len(ratios) + 1) / (1 + int((ratios <= CLOSE * ratios.min()).sum()))
 
 
-def mean_text(values: NDArray[np.float64]) -> str:
-    """Return the mean of values per program and its bootstrap interval over programs."""
+def with_interval(
+    values: NDArray[np.float64], mean: Callable[..., NDArray[np.float64]] = np.mean
+) -> list[float]:
+    """Return a mean or median, and its bootstrap interval."""
     drawn = np.random.default_rng(0).integers(0, len(values), (DRAWS, len(values)))
-    return interval_text(float(values.mean()), *interval_of(values[drawn].mean(axis=1)))
+    return [float(mean(values)), *interval_of(mean(values[drawn], axis=1))]
 
 
-def verdict_rows(tables: Mapping[str, EditTable]) -> tuple[list[list[str]], list[list[str]]]:
-    """Return a row per program, and the rows of the means."""
+def verdict_rows(tables: Mapping[str, EditTable]) -> tuple[list[list[str]], dict[str, list[float]]]:
+    """Return a row per program, and means over programs with their intervals."""
     orders = [
         [learned_orders(learn, tables, seed) for seed in range(n_seeds)]
         for learn, n_seeds in ((train_policy, N_SEEDS), (train_ridge, 1))
@@ -227,10 +233,10 @@ def verdict_rows(tables: Mapping[str, EditTable]) -> tuple[list[list[str]], list
         "tries at random": chance,
         "tries of GO - tries at random": policy - chance,
         "tries of GO - tries of the ridge": policy - ridge,
-        "best edit of GO / best of the menu, at equal measurements": policy_menu,
+        OVER_MENU: policy_menu,
         "best edit of the ridge / best of the menu, at equal measurements": ridge_menu,
     }
-    return program_rows, [[text, mean_text(values)] for text, values in means.items()]
+    return program_rows, {text: with_interval(values) for text, values in means.items()}
 
 
 def cartpole(state: Any, forces: Any, *, unroll: int = 1, has_tuple: bool = False) -> Any:
@@ -250,7 +256,7 @@ def cartpole(state: Any, forces: Any, *, unroll: int = 1, has_tuple: bool = Fals
     return jax.lax.scan(step, tuple(state) if has_tuple else state, forces, unroll=unroll)[1]
 
 
-def cartpole_rows(n_environments: int) -> list[list[str]]:
+def cartpole_ratios(n_environments: int) -> dict[str, list[float]]:
     """Return the median time of each variant over the plain scan's, of interleaved rounds."""
     variants: dict[str, dict[str, Any]] = {f"unroll by {n}": {"unroll": n} for n in (4, 16)}
     variants |= {"a tuple, no concatenate": {"has_tuple": True}, "the same again": {}}
@@ -263,12 +269,29 @@ def cartpole_rows(n_environments: int) -> list[list[str]]:
     runs = [partial(lambda f: jax.block_until_ready(f(*arguments)), call) for call in calls]
     times = [[time_visit(run, CLOCK).runtime_ns for run in runs] for _ in range(N_STUDY_ROUNDS)]
     ratios = np.array(times)[:, 1:] / np.array(times)[:, :1]  # (r, variants)
-    rows = np.random.default_rng(0).integers(0, len(ratios), (DRAWS, len(ratios)))
-    texts = [
-        interval_text(np.median(column), *interval_of(np.median(column[rows], axis=1)))
-        for column in ratios.T
-    ]
-    return [[str(n_environments), *pair] for pair in zip(variants, texts, strict=True)]
+    texts = (f"{n_environments}, {variant}" for variant in variants)
+    return {
+        text: with_interval(column, np.median) for text, column in zip(texts, ratios.T, strict=True)
+    }
+
+
+def measure(out: Path, minutes: float | None = None) -> dict[str, Any]:
+    """Measure missing programs, train policies, and write OUT/results.json.
+
+    Returns:
+        The environment, a row per program, and named means and ratios with their intervals.
+    """
+    with time_limit(minutes):
+        measured = {program: measure_edits(program, out) for program in programs()}
+    done = {name: table for name, table in measured.items() if table}
+    # This process times one thread, like its workers. JAX reads the flags at its first array.
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    rows, means = verdict_rows(done)
+    environment = next(iter(done.values())).description.facts
+    results = {"environment": environment, "programs": rows, "means": means}
+    results["cartpole"] = cartpole_ratios(16) | cartpole_ratios(2048)
+    write_text(out / RESULTS, json.dumps(results))
+    return results
 
 
 @errors_in_one_line()
@@ -277,15 +300,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = resumable_parser(__doc__)
     parser.add_argument("--minutes", type=float, help="time limit of the measurement")
     options = parser.parse_args(arguments)
-    with time_limit(options.minutes):
-        measured = {program: measure_edits(program, options.out) for program in programs()}
-    done = {name: table for name, table in measured.items() if table}
-    # This process times one thread, like its workers. JAX reads the flags at its first array.
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    rows, means = verdict_rows(done)
-    facts = next(iter(done.values())).description.facts
-    tables = {"programs": rows, "means": means, "cartpole": cartpole_rows(16) + cartpole_rows(2048)}
-    write_page("go", options.report, environment=facts, **tables)
+    results = measure(options.out, options.minutes)
+    for key in ("means", "cartpole"):
+        results[key] = [[name, interval_text(*values)] for name, values in results[key].items()]
+    write_page("go", options.report, **results)
 
 
 if __name__ == "__main__":

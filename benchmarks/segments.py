@@ -4,14 +4,17 @@
 (task, training, seed), times every missing step, and writes the page. The same command resumes.
 """
 
+import argparse
 import io
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +27,7 @@ from benchmarks.workloads import make_workload, train_steps
 from common.files import alone_in
 from common.jobs.run_jobs import measure_cost
 from common.machine import own_peak_mib
-from common.settings import SAMPLE
+from common.settings import ROOT, SAMPLE
 from data.families import family_of
 from data.graphs.graph import CONFIGURABLE_SHARE
 from data.synthetic.graphs import GraphSize
@@ -43,11 +46,24 @@ MODES = {
 # The recipe `segments` has 200 steps.
 STEPS = {"whole graph": (200, 80), "all segments": (200, 80), "two live segments": (200, 400)}
 TRAININGS = {f"{name}, {n} steps": (MODES[name], n) for name in MODES for n in STEPS[name]}
+# The embedded set of large programs.
+LARGE = ROOT / "data" / "large"
 N_TIMED_STEPS, STEP_NODES = 2, (5_000, 10_000, 20_000, 43_615)
 # The largest segment of each task.
 SEGMENT_NODES = {"unet3d": 400, "sample": 50, "large": 1000}
 
 Cell = dict[str, Any]
+# Task, name and seed of a cell. That of a step is its number of nodes.
+Key = tuple[str, str, int]
+Job = Callable[[], Cell]
+
+
+class Training(NamedTuple):
+    """A model, its recipe and changed keys."""
+
+    model: str
+    recipe: str
+    keys: tuple[str, ...]
 
 
 def folds_of(task: str, sources: Sources, seed: int, folder: Path) -> list[Fold]:
@@ -62,16 +78,15 @@ def folds_of(task: str, sources: Sources, seed: int, folder: Path) -> list[Fold]
     return [Fold(task, train, valid)]
 
 
-def train_cell(task: str, name: str, seed: int, sources: Sources) -> Cell:
+def train_cell(task: str, training: Training, seed: int, sources: Sources) -> Cell:
     """Train and judge in this process, with one thread."""
     import lightgbm  # noqa: F401
 
-    (mode, steps), graphs, cpu_s, peak_mib = TRAININGS[name], dict[str, Cell](), 0.0, 0.0
-    keys = (f"segment_nodes={SEGMENT_NODES[task]}", mode, f"training.steps={steps}")
-    recipe = load_recipe("segments", [*(f"{MODEL}.{key}" for key in keys), "threads=1"])
+    graphs, cpu_s, peak_mib = dict[str, Cell](), 0.0, 0.0
+    recipe = load_recipe(training.recipe, [*training.keys, "threads=1"])
     with TemporaryDirectory() as work:
         for fold in folds_of(task, sources, seed, Path(work) / "data"):
-            job = TrainJob(MODEL, recipe, fold.train, seed, Path(work) / fold.name)
+            job = TrainJob(training.model, recipe, fold.train, seed, Path(work) / fold.name)
             with measure_cost() as costs:
                 train_model(job, fold.train[0].collection, resume=False)
             cpu_s, peak_mib = cpu_s + costs[0].cpu_s, max(peak_mib, costs[0].peak_mib or 0)
@@ -82,7 +97,7 @@ def train_cell(task: str, name: str, seed: int, sources: Sources) -> Cell:
     return {"graphs": graphs, "cpu_s": cpu_s, "mib": peak_mib}
 
 
-def time_step(task: str, name: str, n_nodes: int, sources: None) -> Cell:
+def time_step(name: str, n_nodes: int) -> Cell:
     """Time a step in this process, and measure its graph and the memory that steps add."""
     # The optimizer imports it, and its memory is not that of a step.
     import torch._dynamo
@@ -104,23 +119,33 @@ def time_step(task: str, name: str, n_nodes: int, sources: None) -> Cell:
     return {"s": float(np.diff(ends).min()), "graph_mib": graph_mib, "mib": added_mib}
 
 
-def run_missing(path: Path, sources: Mapping[str, Sources], seeds: Sequence[int]) -> list[Cell]:
-    """Run each cell that a JSON lines file lacks in a new process, and return all cells.
+def jobs_of(sources: Mapping[str, Sources], seeds: Sequence[int]) -> dict[Key, Job]:
+    """Return the trainings of each task, and the timings of steps."""
+    jobs = dict[Key, Job]()
+    for seed, task, name in product(seeds, sources, TRAININGS):
+        mode, steps = TRAININGS[name]
+        keys = (f"segment_nodes={SEGMENT_NODES[task]}", mode, f"training.steps={steps}")
+        training = Training(MODEL, "segments", tuple(f"{MODEL}.{key}" for key in keys))
+        jobs[task, name, seed] = partial(train_cell, task, training, seed, sources[task])
+    for n_nodes, name in product(STEP_NODES, MODES):
+        jobs[STEP, name, n_nodes] = partial(time_step, name, n_nodes)
+    return jobs
 
-    A step is a cell with the number of nodes as its seed.
-    """
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    cells = [json.loads(line) for line in lines]
-    todo = [(task, name, seed) for seed in seeds for task in sources for name in TRAININGS]
-    todo += [(STEP, name, n_nodes) for n_nodes in STEP_NODES for name in MODES]
-    known = {(cell["task"], cell["name"], cell["seed"]) for cell in cells}
-    for key in (key for key in todo if key not in known):
-        function = time_step if key[0] == STEP else train_cell
-        result = in_fresh_process(function, *key, sources.get(key[0]))
-        cells.append(dict(zip(("task", "name", "seed"), key, strict=True)) | result)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(cells[-1]) + "\n")
-        print(*key, sep=", ", flush=True)  # noqa: T201
+
+def run_missing(folder: Path, jobs: Mapping[Key, Job]) -> list[Cell]:
+    """Run each job that FOLDER/cells.jsonl lacks in a new process, and return all cells."""
+    path = folder / "cells.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        cells = [json.loads(line) for line in lines]
+        known = {(cell["task"], cell["name"], cell["seed"]) for cell in cells}
+        for key in (key for key in jobs if key not in known):
+            names = dict(zip(("task", "name", "seed"), key, strict=True))
+            cells.append(names | in_fresh_process(jobs[key]))
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(cells[-1]) + "\n")
+            print(*key, sep=", ", flush=True)  # noqa: T201
     return cells
 
 
@@ -141,22 +166,27 @@ def step_rows(cells: Sequence[Cell]) -> Iterator[list[str]]:
         yield [f"{n_nodes:,}", name, f"{c['s']:.2f}", *sizes]
 
 
+def options_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the folders of the data, and the seeds."""
+    parser, real = resumable_parser(description), os.environ.get("TPUGRAPHS_REAL")
+    option = parser.add_argument
+    option("--real", type=Path, default=real and Path(real), help="folder of TpuGraphs files")
+    option("--large", type=Path, default=LARGE, help="folder of large layout graphs, with npz/")
+    option("--seeds", type=int, nargs="*", default=[*range(5)])
+    return parser
+
+
+def sources_of(options: argparse.Namespace) -> dict[str, Sources]:
+    """Return the data of each task that is here."""
+    real = {"unet3d": Sources(SAMPLE, options.real)} if options.real else {}
+    return real | {"sample": Sources(SAMPLE, None), "large": Sources(options.large, None)}
+
+
 @errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the missing cells, and write the page."""
-    parser, real = resumable_parser(__doc__), os.environ.get("TPUGRAPHS_REAL")
-    option = parser.add_argument
-    option("--real", type=Path, default=real and Path(real), help="folder of TpuGraphs files")
-    option("--large", type=Path, help="folder of large layout graphs, with npz/")
-    option("--seeds", type=int, nargs="*", default=[*range(5)])
-    options = parser.parse_args(arguments)
-    sources = {"unet3d": Sources(SAMPLE, options.real)} if options.real else {}
-    sources["sample"] = Sources(SAMPLE, None)
-    if options.large:
-        sources["large"] = Sources(options.large, None)
-    options.out.mkdir(parents=True, exist_ok=True)
-    with alone_in(options.out):
-        cells = run_missing(options.out / "cells.jsonl", sources, options.seeds)
+    options = options_parser(__doc__).parse_args(arguments)
+    cells = run_missing(options.out, jobs_of(sources_of(options), options.seeds))
     tasks = {task: list(task_rows(cells, task)) for task in SEGMENT_NODES}
     facts = {"segment_nodes": SEGMENT_NODES, "configurable": CONFIGURABLE_SHARE}
     write_page("segments", options.report, tasks=tasks, steps=list(step_rows(cells)), **facts)

@@ -16,17 +16,18 @@ def test_only_missing_cells_run_and_all_are_returned(
 ) -> None:
     calls = []
 
-    def run(function: Any, *key: Any) -> dict[str, Any]:
-        calls.append(key[:3])
+    def run(job: Any) -> dict[str, Any]:
+        calls.append(next(key for key in jobs if jobs[key] is job))
         if len(calls) == 4:
             raise KeyboardInterrupt
         return {"s": 1.0, "mib": 2.0, "graph_mib": 3.0, "cpu_s": 4.0, "graphs": {}}
 
     monkeypatch.setattr(segments, "in_fresh_process", run)
-    path, sources = tmp_path / "cells.jsonl", {"sample": Sources(SAMPLE, None)}
+    path = tmp_path / "cells.jsonl"
+    jobs = segments.jobs_of({"sample": Sources(SAMPLE, None)}, [0])
     with pytest.raises(KeyboardInterrupt):
-        segments.run_missing(path, sources, [0])
-    cells = segments.run_missing(path, sources, [0])
+        segments.run_missing(tmp_path, jobs)
+    cells = segments.run_missing(tmp_path, jobs)
     n_cells = len(segments.TRAININGS) + len(segments.STEP_NODES) * len(segments.MODES)
     assert len(cells) == n_cells == len(path.read_text().splitlines())
     assert sorted(calls.count(key) for key in set(calls)) == [1] * (n_cells - 1) + [2]
