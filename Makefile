@@ -140,6 +140,7 @@ test-kaggle: kaggle  ## the tests of models and built kernels with the packages 
 bench: setup  ## speed and memory: writes docs/results/speed.md
 	$(BIN)/python -m benchmarks.speed
 
+GPU_PYTHON ?= 3.12
 REHEARSAL ?= runs/rehearsal
 OPTIONS ?=
 OVERRIDES ?=
@@ -151,6 +152,12 @@ kernels: $(VENV)/.dev  ## compile the GPU kernels for four cards, without a GPU:
 
 gpu: setup  ## time the networks on a CUDA GPU: writes docs/results/gpu.md; DRY=1: tiny, on the CPU
 	$(if $(DRY),TRITON_INTERPRET=1) $(BIN)/python -m benchmarks.gpu $(if $(DRY),--dry)
+
+# What a machine with CUDA, PyTorch and NumPy lacks to run benchmarks.gpu.
+gpu-wheels: setup  ## fetch the few wheels that benchmarks.gpu needs beside PyTorch, into runs/gpu-wheels: GPU_PYTHON=3.12
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary :all: --python-version $(GPU_PYTHON) \
+		--platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 --dest runs/gpu-wheels \
+		$$(grep -E '^(pydantic|tomli_w|zlib-ng)==' requirements.txt)
 
 accuracy: setup  ## train models against each other, resumable: writes docs/results/accuracy.md
 	$(BIN)/python -m benchmarks.accuracy --out runs/accuracy
