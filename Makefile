@@ -163,6 +163,9 @@ accuracy: setup  ## train models against each other, resumable: writes docs/resu
 	$(BIN)/python -m benchmarks.accuracy --out runs/accuracy
 	$(BIN)/python -m benchmarks.accuracy --out runs/accuracy --report
 
+results: $(VENV)/.dev  ## write each page of docs/results whose code changed since; hours, resumable
+	$(BIN)/python -m benchmarks.results
+
 sample: setup-collect  ## measure the layouts of the embedded sample anew on this machine, into data/raw/sample
 	$(BIN)/python -m pipeline collect --plan sample --remeasure --max-minutes 280 --out data/raw/sample
 

@@ -16,6 +16,20 @@ from common.settings import ROOT
 # OpenMP reads the policy when torch loads it. The command line sets the same one.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# The code that decides the numbers of each page.
+_RANKING = ("configs", "data/graphs", "data/sample", "ensembles", "features", "models")
+CODE = {
+    "accuracy": ("benchmarks/accuracy", "common/metrics.py", *_RANKING),
+    "claims": ("benchmarks/claims.py", "benchmarks/pages/claims.toml", "data/large", *_RANKING),
+    "go": ("autotune/go", "autotune/measure", "benchmarks/go.py"),
+    "gpu": ("benchmarks/gpu.py", "models/layout", "models/training"),
+    "kernels": ("benchmarks/kernels.py", "models/layout/triton_kernels.py"),
+    "optimize": ("autotune/measure", "autotune/optimize", "benchmarks/autotune"),
+    "rehearsal": ("benchmarks/rehearsal.py", "configs", "kernels", "models", "pipeline/planning"),
+    "segments": ("benchmarks/segments.py", "data/large", "models/layout", "models/segments"),
+    "speed": ("benchmarks/speed.py", "models/layout"),
+    "suggest": ("benchmarks/suggest.py", "ensembles/picks.py", "ensembles/ranking", "models/trees"),
+}
 PAGES, TEMPLATES = ROOT / "docs" / "results", Path(__file__).with_name("pages")
 
 
@@ -41,10 +55,14 @@ def resumable_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def write_page(name: str, folder: Path, **facts: object) -> None:
-    """Render the template pages/NAME.md.j2 into FOLDER/NAME.md, and print the path."""
+    """Render the template pages/NAME.md.j2 into FOLDER/NAME.md, and print the path.
+
+    The last line names the code that decides the numbers, for `benchmarks.results`.
+    """
     path = folder / f"{name}.md"
     text = render_page(TEMPLATES / f"{name}.md.j2", revision=revision(), **facts)
-    write_text(path, text.rstrip("\n") + "\n")
+    code = ", ".join(f"`{path}`" for path in CODE[name])
+    write_text(path, f"{text.rstrip()}\n\nCode that decides the numbers: {code}.\n")
     print(path)  # noqa: T201
 
 

@@ -1,0 +1,44 @@
+"""`make results` writes the pages whose code has changed by more than comments."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks import CODE, TEMPLATES, results
+
+
+def test_comments_are_no_change_and_code_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    identity = ("-c", "user.name=n", "-c", "user.email=e")
+
+    def commit(**files: str) -> str:
+        for name, text in files.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        results.git("add", ".")
+        results.git(*identity, "commit", "-qm", "c")
+        return results.git("rev-parse", "--short=12", "HEAD").strip()
+
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    first = commit(a='"""One."""\nx = 1\n', b="y = 2\n", c="z = 3\n")
+    assert len(first) == 12
+    commit(a='"""Two."""\n\nx = 1  # one\n', b="y = 3\n", d="w = 4\n")
+    changed = [*results.changes_since(first, ["."])]
+    assert changed == ["b.py", "d.py"]
+    page = tmp_path / "speed.md"
+    monkeypatch.setattr(results, "PAGES", tmp_path)
+    assert results.stale("speed") == ["the page is missing"]
+    page.write_text(f"Revision {first}.")
+    monkeypatch.setitem(results.CODE, "speed", ("a.py",))
+    assert results.stale("speed") == []
+    monkeypatch.setitem(results.CODE, "speed", ("a.py", "b.py"))
+    assert results.stale("speed") == ["b.py"]
+
+
+def test_each_page_has_code_and_a_program() -> None:
+    pages = {path.name.partition(".")[0] for path in TEMPLATES.glob("*.md.j2")}
+    assert pages == CODE.keys() == results.PROGRAMS.keys() | {"gpu"}
+    for code in CODE.values():
+        assert all((results.ROOT / path).exists() for path in code)
