@@ -21,7 +21,7 @@ _RANKING = ("configs", "data/graphs", "data/sample", "ensembles", "features", "m
 CODE = {
     "accuracy": ("benchmarks/accuracy", "common/metrics.py", *_RANKING),
     "claims": ("benchmarks/claims.py", "benchmarks/pages/claims.toml", "data/large", *_RANKING),
-    "go": ("autotune/go", "autotune/measure", "benchmarks/go.py"),
+    "go": ("autotune/measure", "benchmarks/go.py", "benchmarks/go_policy.py"),
     "gpu": ("benchmarks/gpu.py", "models/layout", "models/training"),
     "kernels": ("benchmarks/kernels.py", "models/layout/triton_kernels.py"),
     "optimize": ("autotune/measure", "autotune/optimize", "benchmarks/autotune"),

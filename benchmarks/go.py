@@ -9,7 +9,6 @@ are done.
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.nn.utils import clip_grad_norm_
 
-from autotune.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph
 from autotune.measure.journal import Visitor, open_journal
 from autotune.measure.program import Description
 from autotune.measure.timing import CPU as CLOCK
@@ -34,6 +32,7 @@ from autotune.optimize.strategies import menu
 from autotune.programs.catalogue import rows
 from autotune.spaces import open_program
 from benchmarks import errors_in_one_line, interval_text, resumable_parser, write_page
+from benchmarks.go_policy import DecisionGraph, Policy, decision_graph
 from common.files import write_text
 from common.metrics import DRAWS, interval_of
 from common.progress import out_of_time, time_limit
@@ -73,8 +72,8 @@ class EditTable(NamedTuple):
 
 
 Example = tuple[DecisionGraph, EditTable]
-# The scores of the edits of an example, (e,). The highest is tried first.
-Scores = Callable[[DecisionGraph, EditTable], Tensor]
+# The scores of the edits of a graph, (e,). The highest is tried first.
+Scores = Callable[[DecisionGraph], Tensor]
 
 
 def programs() -> list[str]:
@@ -116,13 +115,6 @@ def measure_edits(program: str, out: Path) -> EditTable | None:
     return EditTable(description, nodes, ratios[len(options) :], ratios[: len(options)])
 
 
-def edit_scores(policy: Policy, graph: DecisionGraph, table: EditTable) -> Tensor:
-    """Return the logit of a barrier after each node of the table, (e,)."""
-    none = torch.zeros(1, graph.n_knobs, dtype=torch.int64)
-    log_none = policy(graph, none)[0, torch.from_numpy(table.nodes)].clamp(max=-1e-6)
-    return torch.log(-torch.expm1(log_none)) - log_none
-
-
 def advantages(table: EditTable) -> Tensor:
     """Return the rewards of GO (Zhou et al., NeurIPS 2020) of the edits, standardised, (e,)."""
     rewards = -torch.from_numpy(table.edit_ratios).clamp(max=FAILED_RATIO).sqrt().float()
@@ -136,30 +128,30 @@ def train_policy(train: Sequence[Example], seed: int) -> Scores:
     known, so the gradient of the mean reward is exact, where PPO would draw settings.
     """
     with torch_prepared(threads=1, device=CPU, seed=seed):
-        policy = Policy(PolicyConfig(tasks={"fusion": 2}, hidden=32))
+        policy = Policy()
         optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
         for step in range(N_STEPS):
             graph, table = train[step % len(train)]
-            scores = edit_scores(policy, graph, table).log_softmax(dim=0)
+            scores = policy(graph).log_softmax(dim=0)
             loss = -(scores.exp() * (advantages(table) - ENTROPY * scores)).sum()
             optimizer.zero_grad()
             loss.backward()
             clip_grad_norm_(policy.parameters(), 1.0)
             optimizer.step()
-    return torch.no_grad()(partial(edit_scores, policy))
+    return torch.no_grad()(policy)
 
 
 def train_ridge(train: Sequence[Example], seed: int) -> Scores:
     """Train a ridge regression on the operation and the features of the node of an edit."""
     del seed
 
-    def columns(graph: DecisionGraph, table: EditTable) -> Tensor:
-        nodes = graph.tasks[0].nodes[table.nodes]
-        return torch.cat([one_hot(graph.opcode[nodes], N_OPCODES), graph.node_feat[nodes]], dim=1)
+    def columns(graph: DecisionGraph) -> Tensor:
+        kinds = one_hot(graph.opcode[graph.nodes], N_OPCODES)
+        return torch.cat([kinds, graph.node_feat[graph.nodes]], dim=1)
 
-    x = torch.cat([columns(*example) for example in train])
+    x = torch.cat([columns(graph) for graph, _ in train])
     ridge = RidgeCV(RIDGE_ALPHAS).fit(x, torch.cat([advantages(table) for _, table in train]))
-    return lambda graph, table: torch.from_numpy(ridge.predict(columns(graph, table)))
+    return lambda graph: torch.from_numpy(ridge.predict(columns(graph)))
 
 
 def learned_orders(
@@ -174,12 +166,11 @@ def learned_orders(
         scaler = fit_node_scaler(features, scaling="log1p-standardise")
         examples = {}
         for name, table in tables.items():
-            knobs = {"fusion": table.description.knobs["fusion"]}
-            description = replace(table.description, knobs=knobs)
-            examples[name] = decision_graph(name, description, scaler), table
+            nodes = table.description.knobs["fusion"].nodes[table.nodes]
+            examples[name] = decision_graph(table.description, nodes, scaler), table
         scores_of = learn([examples[name] for name in train], seed)
         for name in held_out:
-            orders[name] = scores_of(*examples[name]).argsort(descending=True).numpy()
+            orders[name] = scores_of(examples[name][0]).argsort(descending=True).numpy()
     return orders
 
 
