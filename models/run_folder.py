@@ -155,7 +155,8 @@ def first_difference(old: Any, new: Any, key: str = "") -> str | None:
             if inner:
                 return inner
         return None
-    return None if old == new else f"{key} = {old!r}, now {new!r}"
+    texts = ("unset" if value is None else repr(value) for value in (old, new))
+    return None if old == new else f"{key} = {', now '.join(texts)}"
 
 
 def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -188,8 +188,8 @@ def test_another_study_is_refused_in_the_same_folder_and_in_the_same_storage(
         search(tiny_tree, tmp_path, trials=1, recipe=wider)
     shared, key = tmp_path / "journal.log", "cross_config_sage.configs_per_step"
     for name, table, now in (
-        ("fewer", {k: p for k, p in PARAMETERS.items() if k != key}, r" = {.*}, now None"),
-        ("other", PARAMETERS | {key: {"low": 8, "high": 16}}, r"\.choices = \[8, 16\], now None"),
+        ("fewer", {k: p for k, p in PARAMETERS.items() if k != key}, r" = {.*}, now unset"),
+        ("other", PARAMETERS | {key: {"low": 8, "high": 16}}, r"\.choices = \[8, 16\], now unset"),
     ):
         said = rf"with space\.{key}{now}; choose"
         for folder, option in ((tmp_path, "--out"), (tmp_path / name, "--storage")):
