@@ -22,7 +22,6 @@ from common.progress import log, out_of_time
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.pruners import BasePruner
     from optuna.storages import BaseStorage
     from optuna.storages.journal import BaseJournalFileLock
     from optuna.trial import FrozenTrial, Trial
@@ -107,12 +106,12 @@ class SharedStorage:
             return True
         return False
 
-    def study(self, name: str, pruner: "BasePruner | None" = None) -> "Study":
+    def study(self, name: str) -> "Study":
         """Return an existing study."""
         import optuna
 
         try:
-            return optuna.load_study(study_name=name, storage=self.optuna, pruner=pruner)
+            return optuna.load_study(study_name=name, storage=self.optuna)
         except KeyError:
             raise PipelineError(
                 f"the storage has no search of {name}; expected the one it began with"

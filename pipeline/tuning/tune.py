@@ -50,7 +50,6 @@ from pipeline.tuning.storage import (
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.pruners import BasePruner
     from optuna.trial import Trial, TrialState
 
 # An attribute of the study.
@@ -148,13 +147,12 @@ def _on_study(
     objective: TuningObjective,
     place: Path | str,
     work: "Callable[[SharedStorage, Study], T]",
-    pruner: "BasePruner | None" = None,
 ) -> T:
     """Open the storage and do work on the study, again if the database goes away meanwhile."""
 
     def attempt() -> T:
         with open_storage(place, objective.out) as store:
-            return work(store, store.study(objective.space.study.name, pruner))
+            return work(store, store.study(objective.space.study.name))
 
     return patiently(attempt)
 
@@ -222,13 +220,15 @@ def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool
     """Run the next trial, and return False if none is left. Several workers may do this at once."""
 
     def run_next(store: SharedStorage, study: "Study") -> bool:
+        # `open_storage` ignores Optuna's warning that the Wilcoxon pruner is experimental.
+        study.pruner = pruner_of(objective.space.study)
         has_run = _run_next(objective, store, study, trials)
         if has_run:
             _write_trials(study, objective)
             progress("trial", count_trials(study), trials)
         return has_run
 
-    return _on_study(objective, storage, run_next, pruner_of(objective.space.study))
+    return _on_study(objective, storage, run_next)
 
 
 def _run_next(
