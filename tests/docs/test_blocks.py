@@ -21,7 +21,7 @@ LEFT_OUT = {
     r"benchmarks\.accuracy": "takes hours",
     r"--program my_(model|kernel):\w+ --configs": "test_docs.py runs and checks it",
     r"import torch_geo|from torch_geo|^@torch|submissions\.eva": "test_train_with_pyg.py runs it",
-    r"^class GatConfig|^from runs\.optimized": "is part of a program of the reader",
+    r"^from runs\.optimized": "is part of a program of the reader",
 }
 SMALLER = {
     r"\.venv/bin/python": sys.executable,
