@@ -29,7 +29,7 @@ from common.files import write_text
 from common.progress import log
 from common.reproducibility import REVISION_FILE, revision
 from common.settings import FrozenConfig
-from data.tree import collection_named
+from data.tree import COLLECTIONS, collection_named
 from kernels.packages import PACKAGES, PINS_FILE
 from models.config.custom import is_own, named_models
 
@@ -136,7 +136,8 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
             "kills a session after 720, and its output is lost"
         )
     if (collection is None) is (name == "train"):
-        raise UsageError("--collection: expected with --kind train, and only there")
+        names = ", ".join(place.name for place in COLLECTIONS)
+        raise UsageError(f"--collection: expected with --kind train, and only there: {names}")
     kind = KINDS[name]._replace(max_minutes=minutes)
     if collection is None:
         return kind
