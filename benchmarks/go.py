@@ -9,6 +9,7 @@ are done.
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,9 +34,10 @@ from autotune.programs.catalogue import rows
 from autotune.spaces import open_program
 from benchmarks import errors_in_one_line, interval_text, resumable_parser, write_page
 from benchmarks.go_policy import DecisionGraph, Policy, decision_graph
+from common.errors import OutOfTime
 from common.files import write_text
 from common.metrics import DRAWS, interval_of
-from common.progress import out_of_time, time_limit
+from common.progress import time_limit
 from common.reproducibility import generator
 from features.scaling import fit_node_scaler
 from models.layout.network import N_OPCODES
@@ -84,11 +86,14 @@ def programs() -> list[str]:
     return [*dict.fromkeys(by_family[row["family"]] for row in ordered)]
 
 
-def measure_edits(program: str, out: Path) -> EditTable | None:
-    """Measure the edits of a program in rounds. None if the time is over.
+def measure_edits(program: str, out: Path) -> EditTable:
+    """Measure the edits of a program in rounds.
 
     Args:
         out: Folder of journals. The same call resumes.
+
+    Raises:
+        OutOfTime: The time limit came before the last visit.
     """
     opener = partial(open_program, program, SPACES, "cpu")
     with Session(opener, timeout_s=60, label=program) as session:
@@ -106,8 +111,6 @@ def measure_edits(program: str, out: Path) -> EditTable | None:
         rounds_ns = np.empty((N_ROUNDS, len(settings)))
         for turn in range(N_ROUNDS):
             for number in rng.permutation(len(settings)).tolist():
-                if out_of_time():
-                    return None
                 rounds_ns[turn, number] = visitor.visit(number, 1 + turn, settings[number])
     # The default is compared with the mean of its two visits in the same round.
     default_ns = rounds_ns[:, :2].mean(axis=1, keepdims=True)
@@ -272,9 +275,10 @@ def measure(out: Path, minutes: float | None = None) -> dict[str, Any]:
     Returns:
         The environment, a row per program, and named means and ratios with their intervals.
     """
-    with time_limit(minutes):
-        measured = {program: measure_edits(program, out) for program in programs()}
-    done = {name: table for name, table in measured.items() if table}
+    done = dict[str, EditTable]()
+    with time_limit(minutes), suppress(OutOfTime):
+        for program in programs():
+            done[program] = measure_edits(program, out)
     # This process times one thread, like its workers. JAX reads the flags at its first array.
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     rows, means = verdict_rows(done)
