@@ -56,11 +56,6 @@ class Row(NamedTuple):
     figure: str
     verdict: str
 
-    @property
-    def cells(self) -> list[str]:
-        """Return the cells of the row in the table of its source."""
-        return [self.claim, self.tried, self.figure, self.verdict]
-
 
 def verdict(is_true: bool) -> str:
     """Return the verdict on a claim that was tried."""
