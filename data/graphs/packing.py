@@ -45,13 +45,8 @@ class UnknownValueError(Exception):
         self.vector, self.place, self.value = vector, place, value
 
 
-def vector_codes(vectors: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Return vectors (u, 18) of values -1..5 as base-7 numbers, (u,), int64."""
-    return (vectors.astype(np.int64) - LOWEST) @ POWERS
-
-
 def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the codes (v,) int64 of a file's vectors (v, 18), or raise UnknownValueError."""
+    """Return a file's vectors (v, 18) as base-7 numbers, (v,) int64, or raise UnknownValueError."""
     with np.errstate(invalid="ignore"):
         ints = vectors.astype(np.int8)
     if (ints != vectors).any() or ints.min(initial=0) < LOWEST or ints.max(initial=0) > HIGHEST:

@@ -55,11 +55,6 @@ class PartSize:
     def kind(self) -> str:
         return self.collection.split(":", 1)[0]
 
-    @property
-    def distinct(self) -> float:
-        """Return the mean number of distinct configs of a graph."""
-        return self.configs * (1 - self.repeated)
-
 
 @cache
 def official_names() -> Mapping[str, frozenset[str]]:

@@ -1,53 +1,57 @@
 """Synthetic graphs in memory: programs and kernels of any size, with runtimes by a cost model.
 
-The accelerator of the cost model moves whole tiles. For layouts, a tile has 128 elements along a
-tensor's most minor dimension. For kernels, it has 8 x 128 elements along the two most minor ones. A
-tile that is too large for the scratch memory spills.
+A layout graph repeats a program of the embedded sample up to its number of nodes. Its configs
+combine the layouts that the sample has of each node. A kernel is a chain of elementwise operations.
+
+The accelerator of the cost model moves rows of 128 elements along a tensor's most minor dimension.
 """
 
-import math
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import UsageError
 from common.reproducibility import generator
-from data.graphs.graph import N_TILE_VALUES, LayoutGraph, TileGraph
-from data.graphs.packing import N_VALUES, VALUES_PER_TENSOR, Codebooks, PackedConfigs, vector_codes
-from data.hlo.layouts import UNSET, Order, spell_row
-from data.synthetic.programs import FAMILIES, Family, Program, Shape, sized_kernel, sized_program
-from data.tree import Collection, GraphFile, collection_named
+from common.settings import SAMPLE
+from data.families import family_of
+from data.graph_store.stored_graph import read_layout
+from data.graphs.graph import CONFIGURABLE_SHARE, N_TILE_VALUES, LayoutGraph, TileGraph
+from data.graphs.node_columns import SHAPE_DIMENSIONS, SHAPE_PRODUCT
+from data.graphs.packing import N_VALUES, VALUES_PER_TENSOR, Codebooks, PackedConfigs
+from data.hlo.descriptor import message_class
+from data.hlo.graph import HloGraph, featurize_module
+from data.tree import Collection, GraphFile, collection_named, find_graphs
 
 RANDOM = collection_named("layout:xla:random")
 # Standard deviation of a measurement's noise relative to the runtime, drawn once per graph.
 LAYOUT_NOISE, TILE_NOISE = (0.001, 0.005), (0.002, 0.01)
 
-# In the real files few columns of configurable nodes are distinct: 15 of 56, 26 of 848.
 ADJACENT_SHARE = 0.42  # edges between neighbours in the order of nodes
 N_OPERANDS_SHARES = (0.1, 0.42, 0.48)  # nodes with 0, 1 and 2 operands, as in the real files
-UNTIED_SHARE, MAX_UNTIED = 0.15, 12
-FIXED_TENSOR_SHARE = 0.08  # tensors that no config of the graph sets
 UNSET_SHARE = 0.11  # configurable nodes that a config leaves to the compiler
 REPEATED_SHARE = 0.06  # configs that are measured again
 # Near the default, the share of unset nodes is a uniform number to this power.
 NEAR_DEFAULT_POWER = 0.25
+LANES = 128
 BYTES_PER_NS = 400.0
-COPY_BYTES_PER_NS = 150.0  # copies gather across tiles, far below the memory's bandwidth
-COPY_OVERHEAD_NS = 1_000.0
-NODE_OVERHEAD_NS = 300.0
+NODE_OVERHEAD_NS = 10.0
+# A tensor that has a layout is copied. The cost is that of its node's output, times this factor.
+COPY_FACTOR = 2.0
 
-SUBLANES, LANES = 8, 128  # of a tile
+KERNEL_WIDTHS = (256, 384, 512, 768, 1000, 1024)
+ELEMENTWISE = ("tanh", "negate", "exponential", "abs")
+F32 = 11  # XLA's number of the element type
 OUTPUT_BOUNDS = 8  # column of the first bound in a tile config; six bounds, their sum and product
-MAX_BOUND = 64  # units; a dimension's own number of units is allowed too
-DRAWN_PER_CONFIG = 16  # most of the drawn tiles overflow the scratch memory
-TILE_BYTES_PER_NS = 450.0
+DRAWN_PER_CONFIG = 4
 ELEMENTS_PER_NS = 600.0
 STEP_OVERHEAD_NS = 120.0
 LAUNCH_NS = 900.0
-SCRATCH_BYTES = 4 * 2**20
-SPILL_FACTOR, MAX_SPILL = 2.0, 6.0
+SCRATCH_ELEMENTS = 2**20
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -75,14 +79,13 @@ class GraphSize:
 
 @dataclass(frozen=True)
 class PlannedGraph:
-    """A graph to make. `family` and `batch` are those of a layout graph's program."""
+    """A graph to make. `number` chooses the sample's program that a layout graph repeats."""
 
     collection: Collection
     split: str
     name: str  # its file's stem
     size: GraphSize
-    family: Family = FAMILIES["nlp", "train"][0]
-    batch: int = 8
+    number: int = 0
 
     def file(self, tree: Path) -> GraphFile:
         path = tree / "npz" / self.collection.folder / self.split / f"{self.name}.npz"
@@ -94,36 +97,97 @@ def sized_graph(size: GraphSize, collection: Collection = RANDOM) -> PlannedGrap
     return PlannedGraph(collection, "train", size.name, size)
 
 
+@cache
+def sample_programs(source: str, split: str) -> list[LayoutGraph]:
+    """Return the sample's programs of a source and split, one of each family.
+
+    Each has at least the share of configurable nodes of the largest published graph.
+    """
+    collection = collection_named(f"layout:{source}:random")
+    files = find_graphs(SAMPLE, collections=[collection], splits=[split])
+    programs = map(read_layout, {family_of(file): file for file in reversed(files)}.values())
+    return [p for p in programs if len(p.node_config_ids) >= CONFIGURABLE_SHARE * p.n_nodes]
+
+
+def program_name(source: str, split: str, number: int) -> str:
+    """Return a name of the family of a sample's program. Each number gives another name."""
+    programs = sample_programs(source, split)
+    turn, place = divmod(number, len(programs))
+    return f"{family_of(programs[place].file)}_b{turn + 1}"
+
+
+def repeated_program(graph: PlannedGraph) -> tuple[LayoutGraph, int, NDArray[np.int64]]:
+    """Return the first program from `number` on with enough configurable nodes.
+
+    Returns:
+        The program, its node at which the graph begins, and the positions of the configurable
+        nodes of the graph, (k,). The graph begins where it has the most candidates for them, and
+        they are evenly distributed among these.
+    """
+    source, size, n_most = graph.collection.name.split(":")[1], graph.size, 0
+    programs = sample_programs(source, graph.split)
+    for place in range(graph.number, graph.number + len(programs)):
+        program = programs[place % len(programs)]
+        repeats = np.arange(size.n_nodes + program.n_nodes) % program.n_nodes
+        is_candidate = np.isin(repeats, program.node_config_ids)
+        n_before: NDArray[np.int64] = np.cumsum(is_candidate) - is_candidate
+        start = int(np.argmax(n_before[size.n_nodes :] - n_before[: program.n_nodes]))
+        candidates = np.flatnonzero(is_candidate[start : start + size.n_nodes])
+        if len(candidates) >= size.n_configurable:
+            places = np.linspace(0, len(candidates) - 1, size.n_configurable)
+            return program, start, candidates[places.round().astype(np.int64)]
+        n_most = max(n_most, len(candidates))
+    raise UsageError(
+        f"graph {graph.name}: a program of {size.n_nodes} nodes has at most {n_most} configurable "
+        f"nodes, fewer than the {size.n_configurable} requested"
+    )
+
+
 def make_layout_graph(graph: PlannedGraph, seed: int = 0) -> LayoutGraph:
     """Make a labelled layout graph in memory."""
     size, search = graph.size, graph.collection.name
-    program = sized_program(size.n_nodes, size.n_configurable, graph.family, graph.batch)
-    space_rng = generator(seed, "space", graph.name)
-    options, noise = layout_options(program, space_rng), _log_uniform(space_rng, LAYOUT_NOISE)
+    program, start, node_config_ids = repeated_program(graph)
+    nodes = (start + np.arange(size.n_nodes)) % program.n_nodes
+    # Equal nodes of all copies have equal layouts, as in the real files.
+    codebooks = program.configs.codebooks
+    places = np.searchsorted(program.node_config_ids, nodes[node_config_ids])
+    columns, column_of = np.unique(codebooks.column_of[places], return_inverse=True)
+    tables = codebooks.vectors[columns], codebooks.sizes[columns]
+    options = Codebooks(codebooks.codes, column_of, *tables)
+    noise = _log_uniform(generator(seed, "space", graph.name), LAYOUT_NOISE)
     rng = generator(seed, "search", search, graph.name)
     near_default = search.endswith(":default")
     choices = _draw_choices(options, size.n_configs, rng, near_default=near_default)
-    configs = PackedConfigs(options, choices)
+    configs, node_feat = PackedConfigs(options, choices), program.node_feat[nodes]
+    runtime_ns = layout_runtime_ns(node_feat, node_config_ids, configs)
     return LayoutGraph(
         file=graph.file(Path()),
-        node_feat=program.graph.node_feat,
-        node_opcode=program.graph.node_opcode,
-        edge_index=program.graph.edge_index,
-        node_splits=program.graph.node_splits,
-        node_config_ids=program.node_config_ids,
+        node_feat=node_feat,
+        node_opcode=program.node_opcode[nodes],
+        edge_index=_repeat_edges(program, start, size.n_nodes),
+        node_splits=np.array([[0, size.n_nodes]]),
+        node_config_ids=node_config_ids,
         configs=configs,
-        runtime_ns=_measured_ns(layout_runtime_ns(program, configs), noise, rng),
+        runtime_ns=_measured_ns(runtime_ns, noise, rng),
     )
+
+
+def _repeat_edges(program: LayoutGraph, start: int, n_nodes: int) -> NDArray[np.int64]:
+    """Return the edges (e, 2) of copies of a program. Each copy reads the end of the one before."""
+    begins = np.arange(-start, n_nodes, program.n_nodes)
+    edges = (program.edge_index + begins[:, None, None]).reshape(-1, 2)
+    edges = np.concatenate([edges, np.stack([begins, begins - 1], axis=1)])
+    return np.unique(edges[(edges[:, 1] >= 0) & (edges[:, 0] < n_nodes)], axis=0)
 
 
 def draw_edges(n_nodes: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Draw edges with the distances of real programs, (e, 2), from consumer to producer.
 
-    A generated program repeats a few layers, and the updates of its weights are far from them. Cuts
-    lose other edges there than in real graphs. In the seven real layout graphs of the dataset at
-    hand, .31 to .45 of the edges have distance 1, .51 to .69 at most 10 and .61 to .86 at most 100.
-    Here distance 1 has the probability .42, and the others are log-uniform. Within two edges of
-    7 % of the nodes are 6.6 times as many nodes. The real configurable nodes have 5.7 to 7.0 times.
+    A generated program repeats a small one, so its edges are short. Cuts lose other edges there
+    than in real graphs. In the seven real layout graphs of the dataset at hand, .31 to .45 of the
+    edges have distance 1, .51 to .69 at most 10 and .61 to .86 at most 100. Here distance 1 has the
+    probability .42, and the others are log-uniform. Within two edges of 7 % of the nodes are 6.6
+    times as many nodes. The real configurable nodes have 5.7 to 7.0 times.
     """
     consumers = np.repeat(np.arange(1, n_nodes), rng.choice(3, n_nodes - 1, p=N_OPERANDS_SHARES))
     furthest = np.maximum(consumers, 2)
@@ -131,24 +195,6 @@ def draw_edges(n_nodes: int, rng: np.random.Generator) -> NDArray[np.int64]:
     distances[rng.random(len(consumers)) < ADJACENT_SHARE] = 1
     producers = consumers - np.minimum(distances, consumers)
     return np.unique(np.stack([consumers, producers], axis=1), axis=0)
-
-
-def make_tile_graph(graph: PlannedGraph, seed: int = 0) -> TileGraph:
-    """Make a labelled kernel in memory. Its first config is the compiler's default."""
-    rng = generator(seed, "tile", graph.split, graph.name)
-    kernel = sized_kernel(graph.size.n_nodes, rng)
-    config_feat = _tile_configs(kernel, graph.size.n_configs, rng)
-    noise = _log_uniform(rng, TILE_NOISE)
-    runtime_ns = _measured_ns(tile_runtime_ns(kernel, config_feat), noise, rng)
-    return TileGraph(
-        file=graph.file(Path()),
-        node_feat=kernel.graph.node_feat,
-        node_opcode=kernel.graph.node_opcode,
-        edge_index=kernel.graph.edge_index,
-        config_feat=config_feat,
-        runtime_ns=runtime_ns,
-        runtime_normalizers=np.full_like(runtime_ns, runtime_ns[0]),
-    )
 
 
 def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
@@ -162,63 +208,13 @@ def _measured_ns(
     return np.maximum(1, np.rint(runtime_ns * factor)).astype(np.int64)
 
 
-def layout_options(program: Program, rng: np.random.Generator) -> Codebooks:
-    """Draw the layouts that configs can give to each configurable node.
-
-    Nodes of equal operation and shapes share a column, except for a few. The first option of each
-    column leaves everything to the compiler.
-    """
-    columns: dict[tuple[object, ...], int] = {}
-    options: list[NDArray[np.int64]] = []
-    untied_share = min(UNTIED_SHARE, MAX_UNTIED / len(program.node_config_ids))
-    column_of = []
-    for node in program.node_config_ids.tolist():
-        opcode = program.opcodes[node]
-        shapes = [program.shapes[v] for v in _laid_out(program, node)]
-        separate_node = node if rng.random() < untied_share else None
-        signature = (opcode, *shapes, separate_node)
-        if signature not in columns:
-            columns[signature] = len(columns)
-            orders = [_draw_orders(opcode, shape, rng) for shape in shapes]
-            vectors = [spell_row(combination) for combination in product(*orders)]
-            options.append(np.unique([0, *vector_codes(np.array(vectors)).tolist()]))
-        column_of.append(columns[signature])
-    codes = np.unique(np.concatenate(options))
-    sizes = np.array([len(column_options) for column_options in options])
-    table = np.zeros((len(options), sizes.max()), np.int64)
-    for row, column_options in zip(table, options, strict=True):
-        row[: len(column_options)] = np.searchsorted(codes, column_options)
-    return Codebooks(codes, np.array(column_of), table, sizes)
-
-
-def _laid_out(program: Program, node: int) -> list[int]:
-    """Return the nodes of a node's output, input and kernel, whose tensors a config lays out."""
-    return [node, *[u for u in program.operands[node] if program.shapes[u]]][:3]
-
-
-def _draw_orders(opcode: str, shape: Shape, rng: np.random.Generator) -> list[Order]:
-    """Draw one or two layouts of a tensor, or the empty one if no config sets the tensor.
-
-    A reshape gets whole orders, other operations two most minor dimensions in either order.
-    """
-    rank = len(shape)
-    if rank < 2 or rng.random() < FIXED_TENSOR_SHARE:
-        return [UNSET]
-    if opcode == "reshape":
-        orders = [tuple(range(rank)), tuple(rng.permutation(rank)[::-1].tolist())]
-    else:
-        partners = (rank - 2, 0, int(rng.integers(rank - 1)))
-        pair = (partners[rng.integers(3)], rank - 1)
-        orders = [pair, pair[::-1]]
-    return list(dict.fromkeys(orders))
-
-
 def _draw_choices(
     options: Codebooks, n_configs: int, rng: np.random.Generator, *, near_default: bool
 ) -> NDArray[np.int8]:
     """Draw the option of each column for each config, (c, m). A few configs occur twice.
 
-    Near the compiler's default, most configs leave nearly all columns to it, and one leaves all.
+    Option 0 leaves all layouts of a node to the compiler. Near the compiler's default, most configs
+    leave nearly all columns to it, and one leaves all.
     """
     shape = (n_configs, len(options.sizes))
     choices = rng.integers(np.minimum(1, options.sizes - 1), options.sizes, shape, dtype=np.int8)
@@ -231,113 +227,90 @@ def _draw_choices(
     return choices
 
 
-def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.float64]:
+def layout_runtime_ns(
+    node_feat: NDArray[np.float32], node_config_ids: NDArray[np.int64], configs: PackedConfigs
+) -> NDArray[np.float64]:
     """Return the runtimes (c,) of configs in ns, without noise.
 
-        runtime = overhead per node, and moving each tensor that no config lays out
-                + sum over the tensors of configurable nodes of their bytes / bandwidth, the minor
-                  dimension filled up to 128 lanes
-                + sum over their operands of a copy if the layout differs from the incoming one
+        runtime = sum over nodes of overhead + bytes of the output / bandwidth
+                + sum over configurable nodes of these bytes, filled up to 128 elements in the most
+                  minor dimension, and of a copy for each tensor that has a layout
 
-    An unset output has its last dimension minor. An unset operand has the layout of its producer's
-    output. Nodes that are not configurable pass on the layout of their first operand of the same
-    shape.
+    An output without a layout has its last dimension minor.
     """
-    shapes, codebooks = program.shapes, configs.codebooks
-    n_bytes = [program.element_bytes * math.prod(shape) for shape in shapes]
-    n_bytes[-1] = 0  # the tuple of all outputs
-    total_ns = np.full(configs.n_configs, NODE_OVERHEAD_NS * len(shapes))
-    minors = configs.vectors[:, ::VALUES_PER_TENSOR]  # (u, 3), -1 = unset
-    by_option = minors[codebooks.vectors]  # (m, a, 3)
-    by_column = [
-        column_minors[index].T
-        for column_minors, index in zip(by_option, configs.indices.T, strict=True)
-    ]
-    column_of = dict(zip(program.node_config_ids.tolist(), codebooks.column_of, strict=True))
-    arrives: list[NDArray[np.int8] | int] = []  # the minor dimension of each node's output
-
-    def moved_ns(node: int, minor: NDArray[np.int8]) -> NDArray[np.float64]:
-        sizes = np.array(shapes[node] or (LANES,))
-        by_dimension = n_bytes[node] * (-(-sizes // LANES) * LANES / sizes) / BYTES_PER_NS
-        return np.asarray(by_dimension[minor])
-
-    for node, shape in enumerate(shapes):
-        if node not in column_of:
-            sources = [arrives[u] for u in program.operands[node] if shape and shapes[u] == shape]
-            arrives.append(sources[0] if sources else len(shape) - 1)
-            total_ns += n_bytes[node] / BYTES_PER_NS
-            continue
-        output, *operands = by_column[column_of[node]]  # (c,) each
-        output[output < 0] = len(shape) - 1
-        arrives.append(output)
-        total_ns += moved_ns(node, output)
-        for layout, u in zip(operands, _laid_out(program, node)[1:], strict=False):
-            actual = np.where(layout < 0, arrives[u], layout)
-            copy_ns = COPY_OVERHEAD_NS + 2 * n_bytes[u] / COPY_BYTES_PER_NS
-            total_ns += moved_ns(u, actual) + copy_ns * (actual != arrives[u])
+    output_ns = 4 * node_feat[:, SHAPE_PRODUCT].astype(np.float64) / BYTES_PER_NS
+    codebooks, vectors = configs.codebooks, configs.vectors[:, ::VALUES_PER_TENSOR]  # (u, 3)
+    shapes = node_feat[node_config_ids, SHAPE_DIMENSIONS]
+    last = np.maximum(1, (shapes > 0).sum(axis=1)) - 1
+    minors = np.where(vectors[:, 0] < 0, last[:, None], vectors[:, 0])  # (k, u)
+    sizes = np.maximum(1, np.take_along_axis(shapes, minors, axis=1))
+    n_copies = (vectors >= 0).sum(axis=1)
+    by_node = np.ceil(sizes / LANES) * LANES / sizes + COPY_FACTOR * n_copies
+    by_column = np.zeros((len(codebooks.sizes), len(vectors)))
+    np.add.at(by_column, codebooks.column_of, output_ns[node_config_ids, None] * by_node)
+    by_option = np.take_along_axis(by_column, codebooks.vectors, axis=1)  # (m, a)
+    total_ns = np.full(configs.n_configs, NODE_OVERHEAD_NS * len(node_feat) + output_ns.sum())
+    for option_ns, indices in zip(by_option, configs.indices.T, strict=True):
+        total_ns += option_ns[indices]
     return total_ns
 
 
-def tile_runtime_ns(kernel: Program, config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
+def make_tile_graph(graph: PlannedGraph, seed: int = 0) -> TileGraph:
+    """Make a labelled kernel in memory. Its first config is the compiler's default."""
+    rng = generator(seed, "tile", graph.split, graph.name)
+    shape = (64, *rng.choice([28, 56], 2).tolist(), int(rng.choice(KERNEL_WIDTHS)))
+    kernel = _chain(graph.size.n_nodes, shape, rng)
+    config_feat = _tile_configs(shape, graph.size.n_configs, rng)
+    noise = _log_uniform(rng, TILE_NOISE)
+    runtime_ns = _measured_ns(tile_runtime_ns(shape, config_feat), noise, rng)
+    return TileGraph(
+        file=graph.file(Path()),
+        node_feat=kernel.node_feat,
+        node_opcode=kernel.node_opcode,
+        edge_index=kernel.edge_index,
+        config_feat=config_feat,
+        runtime_ns=runtime_ns,
+        runtime_normalizers=np.full_like(runtime_ns, runtime_ns[0]),
+    )
+
+
+def _chain(n_nodes: int, shape: Shape, rng: np.random.Generator) -> HloGraph:
+    """Return a parameter and elementwise operations, one after the other."""
+    module = message_class("HloModuleProto")(name="synthetic", entry_computation_id=1)
+    computation = module.computations.add(name="fused", id=1, root_id=n_nodes - 1)
+    opcodes = ["parameter", *rng.choice(ELEMENTWISE, n_nodes - 1).tolist()]
+    for node, opcode in enumerate(opcodes):
+        operation = computation.instructions.add(name=f"{opcode}.{node}", opcode=opcode, id=node)
+        operation.operand_ids.extend([node - 1] if node else [])
+        operation.shape.element_type = F32
+        operation.shape.dimensions.extend(shape)
+        operation.shape.layout.minor_to_major.extend(reversed(range(len(shape))))
+    return featurize_module(module)
+
+
+def _tile_configs(shape: Shape, n_configs: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Draw up to `n_configs` distinct tile configs (c, 24)."""
+    shares = rng.uniform(0.6, 1, (DRAWN_PER_CONFIG * n_configs, len(shape)))
+    bounds = rng.permutation(np.unique(np.rint(shape**shares), axis=0))[:n_configs]
+    rows = np.zeros((len(bounds), N_TILE_VALUES), np.float32)
+    rows[:, OUTPUT_BOUNDS : OUTPUT_BOUNDS + len(shape)] = bounds
+    rows[:, OUTPUT_BOUNDS + 6] = bounds.sum(axis=1)
+    rows[:, OUTPUT_BOUNDS + 7] = bounds.prod(axis=1)
+    return rows
+
+
+def tile_runtime_ns(shape: Shape, config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the runtimes (c,) of tile configs in ns, without noise.
 
     A kernel walks a grid of tiles:
 
-        runtime = launch + steps * (overhead + max(arithmetic, spill * traffic of the tile))
+        runtime = launch + steps * (overhead + elements of a tile * spill)
 
-    A partly filled tile costs the same as a full one. The traffic of a tile above the scratch limit
-    grows with the excess.
+    The last dimension of a tile is filled up to 128 elements. A partly filled tile costs the same
+    as a full one. A tile that is too large for the scratch memory spills.
     """
-    tile = _tile_sizes(kernel, config_feat)
-    steps = (-(-np.array(kernel.shapes[-1]) // tile)).prod(axis=1)
-    n_bytes = _tile_bytes(kernel, config_feat)
-    spill = 1 + np.clip(SPILL_FACTOR * (n_bytes / SCRATCH_BYTES - 1), 0, MAX_SPILL)
-    work_ns = tile.prod(axis=1) * (kernel.n_parameters + 1) / ELEMENTS_PER_NS
-    busy_ns = np.maximum(work_ns, n_bytes * spill / TILE_BYTES_PER_NS)
-    return np.asarray(LAUNCH_NS + steps * (STEP_OVERHEAD_NS + busy_ns))
-
-
-def _tile_units(shape: Shape) -> NDArray[np.int64]:
-    """Return the number of elements in one unit of a bound, by dimension."""
-    return np.array([1] * (len(shape) - 2) + [SUBLANES, LANES])
-
-
-def _tile_sizes(kernel: Program, config_feat: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the elements of a tile by dimension, (c, rank), rounded up to whole units."""
-    shape = kernel.shapes[-1]
-    bounds = config_feat[:, OUTPUT_BOUNDS : OUTPUT_BOUNDS + len(shape)]
-    return bounds.astype(np.int64) * _tile_units(shape)
-
-
-def _tile_bytes(kernel: Program, config_feat: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the bytes (c,) of a tile of the output and of each input."""
-    elements: NDArray[np.int64] = _tile_sizes(kernel, config_feat).prod(axis=1)
-    return elements * (kernel.n_parameters + 1) * kernel.element_bytes
-
-
-def _tile_configs(kernel: Program, n_configs: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Draw up to `n_configs` distinct tile configs (c, 24).
-
-    The first one has the largest tile that fits half of the scratch memory. No other one needs more
-    than twice the scratch memory.
-    """
-    shape, n_drawn = kernel.shapes[-1], DRAWN_PER_CONFIG * n_configs
-    units = -(-np.array(shape) // _tile_units(shape))
-    bounds = [np.array([*range(1, min(n, MAX_BOUND + 1)), n]) for n in units.tolist()]
-    lengths = [len(axis_bounds) for axis_bounds in bounds]
-    n_all = math.prod(lengths)
-    numbers = np.arange(n_all) if n_all <= n_drawn else np.unique(rng.integers(0, n_all, n_drawn))
-    numbers[0] = 0  # single units, which always fit
-    places = np.unravel_index(numbers, lengths)
-    values = np.stack(
-        [axis_bounds[place] for axis_bounds, place in zip(bounds, places, strict=True)], axis=1
-    )
-    rows = np.zeros((len(numbers), N_TILE_VALUES), np.float32)
-    rows[:, OUTPUT_BOUNDS : OUTPUT_BOUNDS + len(shape)] = values
-    rows[:, OUTPUT_BOUNDS + 6] = values.sum(axis=1)
-    rows[:, OUTPUT_BOUNDS + 7] = values.prod(axis=1)
-    rows = rows[_tile_bytes(kernel, rows) <= 2 * SCRATCH_BYTES]
-    n_bytes = _tile_bytes(kernel, rows)
-    default = int(np.argmax(np.where(n_bytes <= SCRATCH_BYTES // 2, n_bytes, -1)))
-    further_rows = rng.permutation(np.delete(np.arange(len(rows)), default))[: n_configs - 1]
-    return rows[[default, *further_rows.tolist()]]
+    bounds = config_feat[:, OUTPUT_BOUNDS : OUTPUT_BOUNDS + len(shape)].astype(np.float64)
+    steps = np.ceil(shape / bounds).prod(axis=1)
+    elements = bounds[:, :-1].prod(axis=1) * np.ceil(bounds[:, -1] / LANES) * LANES
+    spill = np.sqrt(np.maximum(1, elements / SCRATCH_ELEMENTS))
+    return np.asarray(LAUNCH_NS + steps * (STEP_OVERHEAD_NS + elements * spill / ELEMENTS_PER_NS))

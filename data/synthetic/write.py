@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +22,10 @@ from common.jobs.run_jobs import Job
 from common.jobs.workers import INLINE, Workers
 from common.progress import each, progress
 from common.reproducibility import generator
-from data.graphs.graph import CONFIGURABLE_SHARE, N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
-from data.labels import (
-    WITHHELD,
-    Labels,
-    file_stem,
-    labels_of,
-    read_withheld,
-    write_withheld,
-)
+from data.graphs.graph import CONFIGURABLE_SHARE, N_LAYOUT_VALUES, Graph, LayoutGraph
+from data.labels import WITHHELD, Labels, file_stem, labels_of, read_withheld, write_withheld
 from data.npz.archive import NpzMember, Streamed, write_npz
-from data.npz.graphs import KEYS_OF
+from data.npz.graphs import KEYS, KEYS_OF
 from data.official.published import (
     OTHER_LAYOUT_CONFIGS,
     PartSize,
@@ -46,9 +39,10 @@ from data.synthetic.graphs import (
     PlannedGraph,
     make_layout_graph,
     make_tile_graph,
+    program_name,
+    repeated_program,
     sized_graph,
 )
-from data.synthetic.programs import FAMILIES, Family, sibling, sized_program
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, collection_named
 
 # About ten times the largest real sizes. A larger one is probably a typing error.
@@ -58,8 +52,8 @@ NODES_PER_CONFIGURABLE = 16  # in the graphs of PLANS
 
 Range = tuple[int, int]
 CHUNK_BYTES = 2**20
-# About a tenth of a second on one core, like a small training step; kernels in one job.
-MADE_BYTES_PER_WEIGHT, MADE_KERNELS = 50 << 20, 100
+# About a tenth of a second on one core, like a small training step; graphs in one job.
+BYTES_PER_WEIGHT, BLOCK_GRAPHS = 50 << 20, 10
 SEED_FILE = "seed.txt"
 
 
@@ -73,11 +67,9 @@ def parse_size(text: str) -> GraphSize:
             f"at least 1; at most {MAX_NODES} nodes, no more configurable ones, and "
             f"{MAX_CONFIGS} configs"
         )
-    try:
-        sized_program(nodes, configurable, FAMILIES["nlp", "train"][0])
-    except UsageError as error:
-        raise UsageError(f"graph '{text}': {error}") from None
-    return GraphSize(nodes, configurable, configs)
+    size = GraphSize(nodes, configurable, configs)
+    repeated_program(sized_graph(size))
+    return size
 
 
 class SyntheticPlan(NamedTuple):
@@ -105,25 +97,20 @@ def planned_graphs(plan: SyntheticPlan, seed: int = 0) -> Iterator[PlannedGraph]
     splits = list(zip(SPLITS, plan.layout_graphs, strict=True))
     for source, (split, n_graphs) in itertools.product(("xla", "nlp"), splits):
         for number in range(n_graphs):
-            program = sibling(source, split, number)
-            name = _program_name(*program)
+            name = program_name(source, split, number)
             n_nodes = draw(plan.nodes, name)
             for search in ("default", "random"):
                 collection = collection_named(f"layout:{source}:{search}")
                 n_configs = draw(plan.layout_configs, collection.name, name)
                 size = GraphSize(n_nodes, n_nodes // NODES_PER_CONFIGURABLE, n_configs)
-                yield PlannedGraph(collection, split, file_stem(name, split), size, *program)
+                yield PlannedGraph(collection, split, file_stem(name, split), size, number)
     for split, n_kernels in zip(SPLITS, plan.tile_kernels, strict=True):
         for number in range(n_kernels):
-            program_name = _program_name(*sibling("xla", split, number // KERNELS_PER_PROGRAM))
-            digest = hashlib.blake2b(f"{program_name}/{number}".encode(), digest_size=8)
-            name = f"{program_name}_{digest.hexdigest()}"
+            program = program_name("xla", split, number // KERNELS_PER_PROGRAM)
+            digest = hashlib.blake2b(f"{program}/{number}".encode(), digest_size=8)
+            name = f"{program}_{digest.hexdigest()}"
             size = GraphSize(draw(KERNEL_NODES, name), 0, draw(plan.tile_configs, "tile", name))
             yield PlannedGraph(collection_named("tile:xla"), split, file_stem(name, split), size)
-
-
-def _program_name(family: Family, batch: int) -> str:
-    return f"{family.name}_w{family.width}_b{batch}"
 
 
 def published_graphs(
@@ -152,14 +139,14 @@ def published_graphs(
 
 
 def _part(part: PartSize) -> Iterator[PlannedGraph]:
-    collection, source = collection_named(part.collection), part.collection.split(":")[1]
+    collection = collection_named(part.collection)
     share = CONFIGURABLE_SHARE if collection.kind == "layout" else 0
     names = sorted(official_names()[f"{part.collection}/{part.split}"])[: part.graphs]
     sizes = zip(*(array.tolist() for array in graph_sizes(part)), strict=True)
     for number, (name, (n, c)) in enumerate(zip(names, sizes, strict=True)):
         n_configs = OTHER_LAYOUT_CONFIGS.get(f"{part.collection}:{name}", c)
         size = GraphSize(n, round(share * n), n_configs)
-        yield PlannedGraph(collection, part.split, name, size, *sibling(source, part.split, number))
+        yield PlannedGraph(collection, part.split, name, size, number)
 
 
 def synthesize(
@@ -185,17 +172,15 @@ def synthesize(
         if not (file := graph.file(out)).path.exists()
         or (graph.split == "test" and file.submission_id not in labels)
     ]
-    layouts = [[graph] for graph in missing if graph.size.n_configurable]
-    kernels = [graph for graph in missing if not graph.size.n_configurable]
-    blocks = [kernels[i : i + MADE_KERNELS] for i in range(0, len(kernels), MADE_KERNELS)]
+    blocks = [missing[i : i + BLOCK_GRAPHS] for i in range(0, len(missing), BLOCK_GRAPHS)]
     jobs = [
         Job(
             f"make {block[0].file(out).submission_id} and {len(block) - 1} more",
             write_graphs,
             (out, seed, block),
-            weight=len(block) + block[0].size.config_bytes / MADE_BYTES_PER_WEIGHT,
+            weight=sum(1 + graph.size.config_bytes / BYTES_PER_WEIGHT for graph in block),
         )
-        for block in [*layouts, *blocks]
+        for block in blocks
     ]
     is_inline = workers.are_inline(jobs)
     labels |= write_graphs(out, seed, missing) if is_inline else workers.do_in_order(jobs, out)
@@ -228,8 +213,7 @@ def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> list[
         is_tile = plan.collection.kind == "tile"
         graph = (make_tile_graph if is_tile else make_layout_graph)(plan, seed)
         file = plan.file(tree)
-        members = _members(graph, is_withheld=plan.split == "test")
-        write_npz(file.path, {key: members[key] for key in KEYS_OF[file.collection.kind]})
+        write_npz(file.path, _members(graph, is_withheld=plan.split == "test"))
         if plan.split == "test":
             labels.append((file.submission_id, labels_of(graph)))
     return labels
@@ -237,21 +221,16 @@ def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> list[
 
 def _members(graph: Graph, *, is_withheld: bool) -> dict[str, NpzMember]:
     """Return the arrays of a graph's file. Withheld runtimes are 0, as in the official files."""
-    members: dict[str, NpzMember] = {
-        "node_feat": graph.node_feat,
-        "node_opcode": graph.node_opcode,
-        "edge_index": graph.edge_index,
-        "config_runtime": 0 * graph.runtime_ns if is_withheld else graph.runtime_ns,
-    }
-    if isinstance(graph, TileGraph):
-        normalizers = graph.runtime_normalizers
-        members["config_feat"] = graph.config_feat
-        members["config_runtime_normalizers"] = normalizers**0 if is_withheld else normalizers
-    else:
-        assert isinstance(graph, LayoutGraph)
+    field_of = {key: field for field, key in KEYS.items()}
+    keys = KEYS_OF[graph.file.collection.kind]
+    members: dict[str, Any] = {key: getattr(graph, field_of.get(key, key), None) for key in keys}
+    if is_withheld:
+        withheld = np.zeros_like(graph.runtime_ns)
+        values = {"config_runtime": withheld, "config_runtime_normalizers": withheld + 1}
+        members |= {key: values[key] for key in keys if key in values}
+    if isinstance(graph, LayoutGraph):
         shape = (graph.n_configs, len(graph.node_config_ids), N_LAYOUT_VALUES)
         members["node_config_feat"] = Streamed(shape, np.float32, partial(_config_rows, graph))
-        members |= {"node_config_ids": graph.node_config_ids, "node_splits": graph.node_splits}
     return members
 
 

@@ -69,7 +69,7 @@ def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory):
     def get(name: str) -> tuple[Ranker, Graph]:
         kind = name.removeprefix("baseline-") if name not in NAMES else entry_of(name).kind
         graphs = map(read_graph, train_files(tiny_tree, kind))
-        graph = max(graphs, key=lambda graph: graph.n_configs)
+        graph = max(graphs, key=lambda graph: (graph.n_configs, graph.file.name))
         if name not in NAMES:
             return BASELINES[kind], graph
         folder = tmp_path_factory.mktemp(name)
