@@ -15,9 +15,8 @@ import os
 import secrets
 import shutil
 import stat
-import time
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import islice
@@ -35,9 +34,6 @@ LOCK = ".lock"
 # A wait for a lock is reported after SILENT_S. Without waiting, a lock is retried for RETRY_S.
 SILENT_S, RETRY_S = 5.0, 0.5
 TEMPORARY = ".*.tmp"
-# A read that fails is tried again after these pauses, because a file server may just restart.
-READ_AGAIN_S = (0.1, 1.0)
-_PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 # Names of a folder that are compared with a wrong name.
 MAX_NAMES = 10_000
 # A file system that lacks locks, flushes, links or maps answers with one of these. NFS, FUSE, CIFS
@@ -188,13 +184,10 @@ def missing_path(path: Path, expected: str) -> PipelineError:
 
 def open_regular(path: Path) -> IO[bytes]:
     """Open a regular file to read bytes. An error raises an UnreadableError, also while reading."""
-
-    def opened() -> "_Reader":
+    with _named_errors(path):
         if not stat.S_ISREG(path.stat().st_mode):
             raise PipelineError(f"{path}: cannot be read: not a regular file")
-        return _Reader(path)
-
-    return io.BufferedReader(_patiently(path, opened))
+        return io.BufferedReader(_Reader(path))
 
 
 def read_bytes(path: Path) -> bytes:
@@ -204,32 +197,21 @@ def read_bytes(path: Path) -> bytes:
 
 
 class _Reader(io.FileIO):
-    """A file whose reads are tried again, and whose errors name the file."""
+    """A file whose errors name it."""
 
     def readinto(self, buffer: Any, /) -> int | None:
-        return _patiently(self.name, lambda: super(_Reader, self).readinto(buffer))
+        with _named_errors(self.name):
+            return super().readinto(buffer)
 
     def readall(self) -> bytes:
-        start = self.tell()
-
-        def read() -> bytes:
-            # An earlier try may have read a part.
-            self.seek(start)
-            return super(_Reader, self).readall()
-
-        return _patiently(self.name, read)
+        with _named_errors(self.name):
+            return super().readall()
 
 
-def _patiently(path: object, read: Callable[[], T]) -> T:
-    for pause_s in READ_AGAIN_S:
-        try:
-            return read()
-        except OSError as error:
-            if error.errno not in _PASSING:
-                break
-            time.sleep(pause_s)
+@contextmanager
+def _named_errors(path: object) -> Iterator[None]:
     try:
-        return read()
+        yield
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         fault = PipelineError if is_missing else UnreadableError
