@@ -12,24 +12,21 @@ name the family and the collection. Their defaults are the module's last name an
 """
 
 import csv
-import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, Literal, cast, get_args
 
 from autotune.measure.worker import error_line
 from common.errors import PipelineError, UsageError
 from data.hlo.files import split_choice
 from data.hlo.programs import ENDINGS
+from models.config.custom import imported
 
 Source = Literal["xla", "nlp"]
 Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
-# Characters of a list of the names in a module.
-MAX_NAMES = 200
 TABLE = Path(__file__).with_name("programs.tsv")
 
 
@@ -109,30 +106,12 @@ def is_file(name: str) -> bool:
     return is_path and all(name != row["program"] for row in rows())
 
 
-def named_object(name: str) -> Any:
-    """Return an object as "module:object". The module may be in the working folder."""
-    module_name, _, attribute = name.partition(":")
+def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
+    """Return a user's function "module:function". The module may be in the working folder."""
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    # A user's module may raise anything, or be a script.
-    except (Exception, SystemExit) as error:
-        reason = error_line(error)
-        advice = "expected package.module:function, found from the working folder or PYTHONPATH"
-        raise PipelineError(f"--program {name}: cannot be imported: {reason}; {advice}") from error
-    if not hasattr(module, attribute):
-        items = vars(module).items()
-        names = (k for k, v in items if getattr(v, "__module__", None) == module_name)
-        has = shorten(", ".join(names) or "none of its own", MAX_NAMES, placeholder=" …")
-        raise PipelineError(f"--program {name}: {module_name} holds no '{attribute}'; it has {has}")
-    return getattr(module, attribute)
-
-
-def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
-    """Return a user's function "module:function"."""
-    function = named_object(name)
+    function = imported(name, "--program", "function")
     if not callable(function):
         raise UsageError(f"--program {name}: is a {type(function).__name__}; expected a function")
     module_name, function_name = name.split(":", 1)

@@ -61,24 +61,30 @@ def named_models(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return names | {short_name(entry): (entry, kinds[entry]) for entry in kinds if is_own(entry)}
 
 
-def imported(place: str) -> Any:
-    """Import a class or function "package.module:name", which runs the code of its module."""
+def imported(place: str, subject: str = "model", kind: str = "class") -> Any:
+    """Import a class or function "package.module:name", which runs the code of its module.
+
+    Args:
+        subject: Start of an error message.
+        kind: "class" or "function", for the message.
+    """
     module, _, name = place.partition(":")
     try:
         members = vars(import_module(module))
-    # A user's module may raise anything.
-    except Exception as error:
+    # A user's module may raise anything, or be a script.
+    except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
-            f"model '{place}': cannot be imported: {reason}; expected "
-            "'package.module:Class', found from the working folder or PYTHONPATH"
+            f"{subject} '{place}': cannot be imported: {reason}; expected a {kind} as "
+            "package.module:name, found from the working folder or PYTHONPATH"
         ) from error
     if name not in members:
         names = [
             key for key, value in members.items() if getattr(value, "__module__", "") == module
         ]
         has = ", ".join(names) or "none of its own"
-        raise UsageError(f"model '{place}': module '{module}' has no class '{name}'; it has {has}")
+        fault = f"module '{module}' has no {kind} '{name}'; it has {has}"
+        raise UsageError(f"{subject} '{place}': {fault}")
     return members[name]
 
 

@@ -233,7 +233,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Decide
         ("absent.mlir", "--program absent.mlir: no such file"),
         ("raises_two_lines:step", "cannot be imported: ValueError: one two;"),
         ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
-        ("own_programs:absent", "holds no 'absent'; it has .*step"),
+        ("own_programs:absent", "has no function 'absent'; it has .*step"),
         ("own_programs.py:wrong", "are a list; expected a tuple"),
         ("own_programs:failing", r"failing: failing_arguments\(\) fails: OSError: no data"),
         ("json:dumps", r"has no dumps_arguments\(\) nor example_arguments\(\)"),
