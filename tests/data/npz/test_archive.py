@@ -1,6 +1,7 @@
 """The archive reader reads the files of numpy and other packers, and rejects inconsistent ones."""
 
 import tracemalloc
+import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.npz.archive import Archive
+from data.npz.archive import HEADER_READERS, Archive
 from tests.data.npz.damaged_archives import npy, packed, raw_npy
 
 COUNTING = np.arange(600, dtype=np.int64).reshape(200, 3)
@@ -135,3 +136,18 @@ def less_memory_than(n_bytes: float) -> Iterator[None]:
     yield
     assert tracemalloc.get_traced_memory()[1] < n_bytes
     tracemalloc.stop()
+
+
+def test_reading_does_not_change_the_warnings_of_other_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filters = []
+
+    def read_header(stream: object) -> object:
+        filters.append([*warnings.filters])
+        return HEADER_READERS[1, 0](stream)
+
+    monkeypatch.setattr("data.npz.archive.HEADER_READERS", {(1, 0): read_header})
+    np.savez(tmp_path / "file.npz", a=COUNTING)
+    read(tmp_path / "file.npz")
+    assert filters == [warnings.filters]
