@@ -62,12 +62,7 @@ def named_models(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def imported(place: str, subject: str = "model", kind: str = "class") -> Any:
-    """Import a class or function "package.module:name", which runs the code of its module.
-
-    Args:
-        subject: Start of an error message.
-        kind: "class" or "function", for the message.
-    """
+    """Import a class or function "package.module:name", which runs the code of its module."""
     module, _, name = place.partition(":")
     try:
         members = vars(import_module(module))
@@ -79,12 +74,11 @@ def imported(place: str, subject: str = "model", kind: str = "class") -> Any:
             "package.module:name, found from the working folder or PYTHONPATH"
         ) from error
     if name not in members:
-        names = [
-            key for key, value in members.items() if getattr(value, "__module__", "") == module
-        ]
+        names = (k for k, value in members.items() if getattr(value, "__module__", "") == module)
         has = ", ".join(names) or "none of its own"
-        fault = f"module '{module}' has no {kind} '{name}'; it has {has}"
-        raise UsageError(f"{subject} '{place}': {fault}")
+        raise UsageError(
+            f"{subject} '{place}': module '{module}' has no {kind} '{name}'; it has {has}"
+        )
     return members[name]
 
 

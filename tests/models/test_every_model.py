@@ -68,8 +68,8 @@ def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory):
     @functools.cache
     def get(name: str) -> tuple[Ranker, Graph]:
         kind = name.removeprefix("baseline-") if name not in NAMES else entry_of(name).kind
-        graphs = map(read_graph, train_files(tiny_tree, kind))
-        graph = max(graphs, key=lambda graph: (graph.n_configs, graph.file.name))
+        graphs = sorted(map(read_graph, train_files(tiny_tree, kind)), key=lambda g: g.file.part)
+        graph = max(graphs, key=lambda graph: graph.n_configs)
         if name not in NAMES:
             return BASELINES[kind], graph
         folder = tmp_path_factory.mktemp(name)

@@ -92,7 +92,7 @@ def test_a_statistic_that_hardly_varied_in_training_does_not_determine_the_order
 def test_baselines_rank_few_copied_bytes_and_few_large_steps_first(
     kind: str, weights: dict[str, float], files: dict[str, list[GraphFile]]
 ) -> None:
-    graph = read_graph(files[kind][1])
+    graph = read_graph(files[kind][4])
     if isinstance(graph, TileGraph):
         config_feat = graph.config_feat.copy()
         config_feat[:, 7] = 1 + np.arange(len(config_feat)) % 9  # product of kernel bounds

@@ -154,7 +154,7 @@ def test_tensors_that_a_step_moves_are_counted(norm: str, dropout: float, capabi
     (few, few_unit), (many, many_unit) = (moved_by_a_step(sets, card, n) for n in (500, 1000))
     cost = NETWORK_COSTS[MODEL + OVER_NODES * (norm == "nodes")]
     expected = cost.moved + CUBLAS_MOVED * (capability < 80) + DROPOUT_MOVED * (dropout > 0)
-    assert (many - few) / (many_unit - few_unit) == pytest.approx(expected, rel=0.03)
+    assert (many - few) / (many_unit - few_unit) == pytest.approx(expected, rel=0.04)
 
 
 def test_a_step_of_a_large_graph_has_fewer_configs() -> None:
