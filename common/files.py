@@ -15,8 +15,9 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import islice
@@ -34,6 +35,9 @@ LOCK = ".lock"
 # A wait for a lock is reported after SILENT_S. Without waiting, a lock is retried for RETRY_S.
 SILENT_S, RETRY_S = 5.0, 0.5
 TEMPORARY = ".*.tmp"
+# A read that fails is tried again after these pauses, because a file server may just restart.
+READ_AGAIN_S = (0.1, 1.0)
+_PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 # Names of a folder that are compared with a wrong name.
 MAX_NAMES = 10_000
 # A file system that lacks locks, flushes, links or maps answers with one of these. NFS, FUSE, CIFS
@@ -184,10 +188,13 @@ def missing_path(path: Path, expected: str) -> PipelineError:
 
 def open_regular(path: Path) -> IO[bytes]:
     """Open a regular file to read bytes. An error raises an UnreadableError, also while reading."""
-    with _named_errors(path):
+
+    def opened() -> "_Reader":
         if not stat.S_ISREG(path.stat().st_mode):
             raise PipelineError(f"{path}: cannot be read: not a regular file")
-        return io.BufferedReader(_Reader(path))
+        return _Reader(path)
+
+    return io.BufferedReader(_patiently(path, opened))
 
 
 def read_bytes(path: Path) -> bytes:
@@ -197,21 +204,32 @@ def read_bytes(path: Path) -> bytes:
 
 
 class _Reader(io.FileIO):
-    """A file whose errors name it."""
+    """A file whose reads are tried again, and whose errors name the file."""
 
     def readinto(self, buffer: Any, /) -> int | None:
-        with _named_errors(self.name):
-            return super().readinto(buffer)
+        return _patiently(self.name, lambda: super(_Reader, self).readinto(buffer))
 
     def readall(self) -> bytes:
-        with _named_errors(self.name):
-            return super().readall()
+        start = self.tell()
+
+        def read() -> bytes:
+            # An earlier try may have read a part.
+            self.seek(start)
+            return super(_Reader, self).readall()
+
+        return _patiently(self.name, read)
 
 
-@contextmanager
-def _named_errors(path: object) -> Iterator[None]:
+def _patiently(path: object, read: Callable[[], T]) -> T:
+    for pause_s in READ_AGAIN_S:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                break
+            time.sleep(pause_s)
     try:
-        yield
+        return read()
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         fault = PipelineError if is_missing else UnreadableError

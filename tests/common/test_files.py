@@ -201,6 +201,9 @@ ALWAYS = -1
 @pytest.mark.parametrize(
     ("line", "call", "number", "nth", "output"),
     [
+        # A passing error is tried again.
+        (READ, "open", errno.EIO, 1, TEXT.decode()),
+        (READ, "read", errno.ESTALE, 1, TEXT.decode()),
         (READ, "open", errno.EIO, ALWAYS, "{path}: cannot be read: Input/output error"),
         (READ, "read", errno.ESTALE, ALWAYS, "{path}: cannot be read: Stale file handle"),
         # A file system may lack an operation.
