@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.layout.inputs import Aggregation
-from models.layout.plain_ops import Norm, node_slices
+from models.layout.plain_ops import Norm, node_slices, sum_rows
 
 
 class Aggregate(torch.autograd.Function):
@@ -52,7 +52,7 @@ class Aggregate(torch.autograd.Function):
             grad, x, norm, cast_weights, ctx.aggregation
         )
         shape, dtype = ctx.addend
-        grad_addend = ctx.ops.sum_rows(grad, dtype, per_node=len(shape) > 1)
+        grad_addend = sum_rows(grad, dtype, per_node=len(shape) > 1)
         return *of_x_and_norm, None, of_weights, grad_addend, None, None
 
 
@@ -84,7 +84,7 @@ class AttendAndAdd(torch.autograd.Function):
             )
             if of_sharpness is not None:
                 of_sharpness += slope
-        totals[-1] = ctx.ops.sum_rows(grad, weights[-1].dtype, per_node=False)
+        totals[-1] = sum_rows(grad, weights[-1].dtype, per_node=False)
         return grad, of_y, None, of_sharpness, *totals
 
 
@@ -92,8 +92,7 @@ class Broadcast(torch.autograd.Function):
     """Expand shared values (n, 1, h) to (n, c, h), and replace the nodes `ids`."""
 
     @staticmethod
-    def forward(ctx: Any, common: Tensor, ids: Tensor, varying: Tensor, ops: ModuleType) -> Tensor:
-        ctx.ops = ops
+    def forward(ctx: Any, common: Tensor, ids: Tensor, varying: Tensor) -> Tensor:
         ctx.save_for_backward(ids)
         out = varying.new_empty(len(common), *varying.shape[1:])
         return out.copy_(common).index_copy_(0, ids, varying)
@@ -101,8 +100,8 @@ class Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (ids,) = ctx.saved_tensors
-        of_common = ctx.ops.sum_rows(grad.contiguous(), torch.float32, per_node=True)
-        return of_common.index_fill_(0, ids, 0), None, grad[ids], None
+        of_common = sum_rows(grad.contiguous(), torch.float32, per_node=True)
+        return of_common.index_fill_(0, ids, 0), None, grad[ids]
 
 
 class Pool(torch.autograd.Function):

@@ -230,8 +230,7 @@ class CrossConfigSage(LayoutNetwork):
         """
         nodes, ids = self.nodes(inputs), inputs.config_ids
         varying = nodes[ids] + self.settings(inputs.vectors, inputs.choices(distinct))  # (k, c, h)
-        ops = fused_ops.ops_for(varying, self.config)
-        x: Tensor = Broadcast.apply(nodes, ids, varying, ops)
+        x: Tensor = Broadcast.apply(nodes, ids, varying)
         if self.over_nodes:
             return x, self.blocks[0].aggregate(x, inputs.neighbours)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)

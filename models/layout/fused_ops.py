@@ -124,8 +124,6 @@ def _run_each_kernel(x: Tensor, bottleneck: int) -> None:
         shares = gain.new_ones(n_shares, 1)
         sums, largest, *residuals = pool(x, norm, shares, for_gradients=True)
         pool_backward((sums, largest), x, gain, shares, residuals)
-    for per_node in (True, False):
-        sum_rows(x, torch.float32, per_node=per_node)
     shapes = (bottleneck, width), (bottleneck,), (width, bottleneck), (width,), (width, 2 * width)
     gates = [*(x.new_zeros(shape) for shape in shapes), bias]
     totals = [torch.zeros_like(gate, dtype=torch.float32) for gate in gates]
@@ -203,16 +201,6 @@ def aggregate_backward(
     of_h = _rows_by(rows, joint).view_as(x)
     of_x, of_gain, of_shift = _norm_backward(of_h, x, mean, rstd, norm.gain)
     return of_x, of_gain.sum(0), of_shift.sum(0), of_weights.view_as(weights)
-
-
-def sum_rows(x: Tensor, dtype: torch.dtype, *, per_node: bool) -> Tensor:
-    n_rows, width = x.shape[0] * x.shape[1], x.shape[2]
-    n_groups = len(x) if per_node else min(N_PROGRAMS, max(1, n_rows))
-    out = x.new_empty(n_groups, width, dtype=torch.float32)
-    per_group = -(-n_rows // max(1, n_groups))
-    size, wide = _tile(width)
-    _launch("sum_rows", (n_groups,), x, out, n_rows, per_group, h=width, R=size, H=wide)
-    return out[:, None] if per_node else out.sum(0)
 
 
 def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple[Tensor, ...]:

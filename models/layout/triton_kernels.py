@@ -125,21 +125,6 @@ def sparse_rows(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n_rows", "per_group"])
-def sum_rows(x, out, n_rows, per_group, h: tl.constexpr, R: tl.constexpr, H: tl.constexpr):
-    """Sum groups of `per_group` rows of (n_rows, h) to (groups, h) float32."""
-    group = tl.program_id(0)
-    channel = tl.arange(0, H)
-    total = tl.zeros([R, H], tl.float32)
-    for start in range(0, per_group, R):
-        place = start + tl.arange(0, R)
-        row = group.to(tl.int64) * per_group + place
-        inside = ((place < per_group) & (row < n_rows))[:, None] & (channel < h)[None, :]
-        at = row[:, None] * h + channel[None, :]
-        total += tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + group * h + channel, tl.sum(total, axis=0), mask=channel < h)
-
-
 @triton.jit(do_not_specialize=["n_rows"])
 def squeeze(
     y, w1, b1, out, n_rows,

@@ -145,18 +145,6 @@ def test_pooling_equals_float64(shape: tuple[int, int, int], dtype: torch.dtype)
     assert_all_close(gradients, exact, dtype)
 
 
-@every_dtype
-@every_shape
-@pytest.mark.parametrize("per_node", [True, False])
-def test_sums_of_rows_equal_float64(
-    per_node: bool, shape: tuple[int, int, int], dtype: torch.dtype
-) -> None:
-    x = draw(*shape, dtype=dtype)
-    exact = plain_ops.sum_rows(x.double(), torch.float64, per_node=per_node)
-    found = fused_ops.sum_rows(x, torch.float32, per_node=per_node)
-    assert_close(found, exact, torch.float32)
-
-
 @needs_gpu
 def test_weight_gradients_in_float16_do_not_overflow() -> None:
     grad, given = torch.full((2, 300_000, 8), 1.0, device=DEVICE, dtype=torch.float16)
@@ -184,9 +172,6 @@ def test_tensors_of_more_than_2_to_the_31_values_keep_their_last_rows() -> None:
     shared = fused_ops._product(joint, x[:, :, None], nothing, transposed=True)
     assert torch.equal(shared[-1, :, 0], x[-1])
     del shared
-    assert_close(
-        fused_ops.sum_rows(x, torch.float32, per_node=True)[-1, 0], x[-1].double().sum(0), x.dtype
-    )
     shares = torch.full((1, n), 1 / n, device=DEVICE)
     found = fused_ops.pool(x, Norm(gain, shift, 1e-5), shares, for_gradients=True)
     column = torch.layer_norm(x[:, -1].double(), (h,))
@@ -239,7 +224,7 @@ def test_the_check_of_a_card_runs_each_variant_of_a_training(
     for by_bytes in (True, False):
         model = CrossConfigSage(config.model_copy(update={"pool_by_bytes": by_bytes}))
         sample_loss(model, inputs, np.arange(9)).backward()
-    assert {name for name, *_ in launched} >= {"attend_backward", "pool", "sum_rows"}
+    assert {name for name, *_ in launched} >= {"attend_backward", "pool", "norm"}
     assert launched <= checked
 
 
