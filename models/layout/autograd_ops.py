@@ -75,7 +75,7 @@ class AttendAndAdd(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, sharpness, *weights = ctx.saved_tensors
         cast_weights = [tensor.to(y.dtype) for tensor in weights]
-        totals = [torch.zeros_like(tensor) for tensor in weights]
+        totals = [torch.zeros_like(tensor) for tensor in weights[:-1]]
         of_sharpness = None if sharpness is None else torch.zeros_like(sharpness)
         of_y, grad = torch.empty_like(y), grad.contiguous()
         for part in node_slices(y):
@@ -84,8 +84,13 @@ class AttendAndAdd(torch.autograd.Function):
             )
             if of_sharpness is not None:
                 of_sharpness += slope
-        totals[-1] = sum_rows(grad, weights[-1].dtype, per_node=False)
-        return grad, of_y, None, of_sharpness, *totals
+        of_bias = totals[5:]
+        last = (
+            torch.stack(of_bias).sum(0)
+            if of_bias
+            else sum_rows(grad, weights[-1].dtype, per_node=False)
+        )
+        return grad, of_y, None, of_sharpness, *totals[:5], last
 
 
 class Broadcast(torch.autograd.Function):

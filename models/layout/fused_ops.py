@@ -1,11 +1,11 @@
 """A block's work on nodes in few passes, for GPUs: the functions of plain_ops.py, fused by Triton.
 
-GPU memory limits these networks, so each pass over a tensor costs time. Tensors that follow from a
-narrow tensor are not stored. For example, each kernel recomputes the channel attention's gate from
-the bottleneck channels.
+GPU memory limits these networks, so each pass over a tensor costs time. A kernel computes the
+attention and the products around it for a whole node, so the messages are never stored in the
+forward pass.
 
-Products within a kernel need tensor cores of compute capability 8.0 and 16-bit numbers. On older
-cards, and in float32, cuBLAS computes these products, and the kernels read the results.
+Products within a kernel need tensor cores of compute capability 8.0, 16-bit numbers, and a node
+that fits a program. Otherwise cuBLAS computes these products, and the kernels read the results.
 
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels, a bottleneck
 channels, p shares.
@@ -29,6 +29,8 @@ from models.layout.plain_ops import Norm, add_weight_gradient, row_slices
 
 # Largest number of configs in the softmax of one program.
 MAX_CONFIGS = 1024
+# Largest number of configs and channels in a program that also computes products of a node.
+MAX_PRODUCTS = 128, 256
 # Values of a tensor that a program of few warps loads at once.
 TILE = 2048
 # Number of programs if each program writes a part of a sum.
@@ -46,9 +48,6 @@ MAX_WARPS = 16
 # Triton compiles for GPUs of this compute capability or higher, and its products use tensor cores
 # from the second one on.
 MIN_CAPABILITY, DOT_CAPABILITY = (7, 0), (8, 0)
-
-# W2 and b2 of the channel attention, or None if cuBLAS has computed the gate.
-GateWeights = tuple[Tensor, Tensor] | tuple[None, None]
 
 # GPUs on which a kernel failed.
 _failing_gpus = set[torch.device]()
@@ -126,7 +125,7 @@ def _run_each_kernel(x: Tensor, bottleneck: int) -> None:
         pool_backward((sums, largest), x, gain, shares, residuals)
     shapes = (bottleneck, width), (bottleneck,), (width, bottleneck), (width,), (width, 2 * width)
     gates = [*(x.new_zeros(shape) for shape in shapes), bias]
-    totals = [torch.zeros_like(gate, dtype=torch.float32) for gate in gates]
+    totals = [torch.zeros_like(gate, dtype=torch.float32) for gate in gates[:5]]
     attend_and_add(x, x, sharpness, gates, torch.empty_like(x))
     attend_and_add_backward(x, x, sharpness, gates, torch.empty_like(x), totals)
 
@@ -136,14 +135,14 @@ def attend_and_add(
 ) -> None:
     if sharpness is None or y.shape[1] > MAX_CONFIGS:
         return plain_ops.attend_and_add(x, y, sharpness, weights, out)
-    w1, b1, w2, b2, projection, bias = weights
-    if _has_products(x):
-        attention = _attend(y, _squeeze(y, w1, b1), (w2, b2), sharpness)
-        _project(x, attention, projection, bias, out)
+    if _fits_a_program(y, sharpness):
+        sizes = {**_node_sizes(y, weights[0]), "H": max(MIN_DOT, _power_of_two(y.shape[2]))}
+        arguments = x, y, sharpness, *weights, out, y.shape[1]
+        _launch("attend_and_add", (len(y),), *arguments, **sizes)
     else:
-        (inner, gate), _ = plain_ops.channel_gate(y, w1, b1, w2, b2)
-        attention = _attend(inner, gate, (None, None), sharpness)
-        plain_ops.add_projection(x, attention.chunk(2, -1), projection, bias, out=out)
+        (inner, gate), _ = plain_ops.channel_gate(y, *weights[:4])
+        attention = _attend(inner, gate, sharpness)
+        plain_ops.add_projection(x, attention.chunk(2, -1), *weights[4:], out=out)
     return None
 
 
@@ -153,29 +152,31 @@ def attend_and_add_backward(
     sharpness: Tensor | None,
     weights: Sequence[Tensor],
     of_y: Tensor,
-    totals: Sequence[Tensor],
+    totals: list[Tensor],
 ) -> Tensor | None:
     if sharpness is None or y.shape[1] > MAX_CONFIGS:
         return plain_ops.attend_and_add_backward(grad, y, sharpness, weights, of_y, totals)
     w1, b1, w2, b2, projection, _ = weights
-    second: GateWeights = (w2, b2) if _has_products(y) else (None, None)
-    if _has_products(y):
-        bottleneck = _squeeze(y, w1, b1)
-        inner, gate = y, bottleneck
-    else:
-        (inner, gate), bottleneck = plain_ops.channel_gate(y, w1, b1, w2, b2)
     rows = grad.flatten(0, 1)
-    attention = _attend(inner, gate, second, sharpness)
+    if _fits_a_program(y, sharpness):
+        results = _attend_and_add_backward(grad, y, sharpness, weights)
+        bottleneck, attention, *halves, slopes, of_bias = results
+        add_weight_gradient(totals[4], rows, attention.flatten(0, 1))
+        parts = _gate_backward(halves, y, bottleneck, (w1, w2), of_y)
+        torch._foreach_add_(totals[:4], [part.sum(0) for part in parts])
+        totals.append(of_bias.sum(0))
+        return slopes.sum()
+    (inner, gate), bottleneck = plain_ops.channel_gate(y, w1, b1, w2, b2)
+    attention = _attend(inner, gate, sharpness)
     add_weight_gradient(totals[4], rows, attention.flatten(0, 1))
     # From here on, `attention` contains its gradient.
     torch.mm(rows, projection, out=attention.flatten(0, 1))
-    of_inner, of_gate, slopes = _attend_backward(attention, inner, gate, second, sharpness)
-    if _has_products(y):
-        parts = _gate_backward(of_inner, of_gate, y, bottleneck, w1, w2, of_y)
-        torch._foreach_add_([*totals[:4]], [part.sum(0) for part in parts])
-    else:
-        of_halves, results = (of_inner, of_gate), (inner, bottleneck)
-        plain_ops.gate_backward(of_halves, y, results, (w1, w2), of_y, totals)
+    grid, sizes = _by_node(inner, per_warp=512)
+    slopes = inner.new_empty(grid, dtype=torch.float32)
+    of_halves = torch.empty_like(inner), torch.empty_like(inner)
+    arguments = attention, inner, gate, sharpness, *of_halves, slopes, y.shape[1]
+    _launch("attend_backward", grid, *arguments, **sizes)
+    plain_ops.gate_backward(of_halves, y, (inner, bottleneck), (w1, w2), of_y, totals)
     return slopes.sum()
 
 
@@ -293,60 +294,43 @@ def _norm_backward(
     return results
 
 
-def _squeeze(y: Tensor, w1: Tensor, b1: Tensor) -> Tensor:
-    out = y.new_empty(*y.shape[:2], len(w1))
-    rows, sizes = out.numel() // len(w1), _gate_sizes(w1, rows=64)
-    grid = (-(-rows // sizes["R"]),)
-    _launch("squeeze", grid, y, w1, b1, out, rows, **sizes)
-    return out
-
-
-def _attend(inner: Tensor, gate: Tensor, second: GateWeights, sharpness: Tensor) -> Tensor:
-    # `inner` is y and `gate` has the bottleneck channels. Without weights, `inner` is gelu(y) and
-    # `gate` has h channels.
+def _attend(inner: Tensor, gate: Tensor, sharpness: Tensor) -> Tensor:
     out = inner.new_empty(*inner.shape[:2], 2 * inner.shape[2])
-    grid, sizes = _by_node(inner, second, per_warp=1024)
-    _launch("attend", grid, inner, gate, *second, sharpness, out, inner.shape[1], **sizes)
+    grid, sizes = _by_node(inner, per_warp=1024)
+    _launch("attend", grid, inner, gate, sharpness, out, inner.shape[1], **sizes)
     return out
 
 
-def _attend_backward(
-    grad: Tensor, inner: Tensor, gate: Tensor, second: GateWeights, sharpness: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    grid, sizes = _by_node(inner, second, per_warp=512)
-    slopes = inner.new_empty(grid, dtype=torch.float32)
-    results = torch.empty_like(inner), torch.empty_like(inner), slopes
-    arguments = grad, inner, gate, *second, sharpness, *results, inner.shape[1]
-    _launch("attend_backward", grid, *arguments, **sizes)
+def _attend_and_add_backward(
+    grad: Tensor, y: Tensor, sharpness: Tensor, weights: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    # Returns the bottleneck channels, the attention, the gradients of gelu(y) and of the gate, and
+    # parts of those of the sharpness and of P's bias, one per node.
+    n_nodes, n_configs, width = y.shape
+    widths = len(weights[0]), 2 * width, width, width
+    tensors = [y.new_empty(n_nodes, n_configs, size) for size in widths]
+    slopes, of_bias = y.new_empty(2, n_nodes, width, dtype=torch.float32)
+    results = *tensors, slopes, of_bias
+    sizes = {**_node_sizes(y, weights[0]), "K": min(64, max(MIN_DOT, _power_of_two(width)))}
+    arguments = grad, y, sharpness, *weights[:5], *results, n_configs
+    _launch("attend_and_add_backward", (n_nodes,), *arguments, **sizes)
     return results
 
 
 def _gate_backward(
-    of_inner: Tensor,
-    of_gate: Tensor,
-    y: Tensor,
-    bottleneck: Tensor,
-    w1: Tensor,
-    w2: Tensor,
-    of_y: Tensor,
+    halves: Sequence[Tensor], y: Tensor, small: Tensor, weights: Sequence[Tensor], of_y: Tensor
 ) -> tuple[Tensor, ...]:
     # Writes the gradient of y, and returns parts of the others, one per program.
-    rows, width = y.shape[0] * y.shape[1], y.shape[2]
+    rows, (narrow, width) = y.shape[0] * y.shape[1], weights[0].shape
     n_programs = min(N_PROGRAMS, max(1, rows))
-    shapes = w1.shape, (len(w1),), w2.shape, (width,)
+    shapes = (narrow, width), (narrow,), (width, narrow), (width,)
     parts = tuple(y.new_empty(n_programs, *shape, dtype=torch.float32) for shape in shapes)
-    tensors = of_inner, of_gate, y, bottleneck, w1, w2, of_y, *parts
-    per_program, sizes = -(-rows // n_programs), _gate_sizes(w1, rows=MIN_DOT)
-    _launch("gate_backward", (n_programs,), *tensors, rows, per_program, **sizes)
+    tensors = *halves, y, small, *weights, of_y, *parts
+    wide, units = (max(MIN_DOT, _power_of_two(size)) for size in (width, narrow))
+    sizes = {"h": width, "a": narrow, "R": MIN_DOT, "H": wide, "A": units}
+    sizes |= {} if wide <= NARROW else {"num_warps": 8, "num_stages": 1}
+    _launch("gate_backward", (n_programs,), *tensors, rows, -(-rows // n_programs), **sizes)
     return parts
-
-
-def _project(x: Tensor, attention: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
-    rows, (width, depth) = x.shape[0] * x.shape[1], weight.shape
-    wide = max(MIN_DOT, _power_of_two(width))
-    size = max(MIN_DOT, min(64, 4 * TILE // wide))
-    sizes = {"h": width, "k": depth, "R": size, "H": wide, "K": 64}
-    _launch("project", (-(-rows // size),), x, attention, weight, bias, out, rows, **sizes)
 
 
 def _launch(name: str, grid: tuple[int, ...], *arguments: Any, **sizes: int) -> None:
@@ -363,31 +347,30 @@ def _tile(width: int) -> tuple[int, int]:
     return max(1, TILE // wide), wide
 
 
-def _gate_sizes(w1: Tensor, *, rows: int) -> dict[str, int]:
-    bottleneck, width = w1.shape
-    wide, narrow = (max(MIN_DOT, _power_of_two(size)) for size in (width, bottleneck))
-    sizes = {"h": width, "a": bottleneck, "R": rows, "H": wide, "A": narrow}
-    return sizes if wide <= NARROW else {**sizes, "num_warps": 8, "num_stages": 1}
-
-
-def _by_node(
-    y: Tensor, second: GateWeights, *, per_warp: int
-) -> tuple[tuple[int, int], dict[str, int]]:
+def _by_node(y: Tensor, *, per_warp: int) -> tuple[tuple[int, int], dict[str, int]]:
     # Each program takes all configs of a node.
     n_nodes, n_configs, width = y.shape
     configs = max(MIN_DOT, _power_of_two(n_configs))
     fitting = MAX_WARPS * per_warp // configs
     block = min(max(MIN_DOT, _power_of_two(width)), MAX_BLOCK, fitting)
     warps = max(4, configs * block // per_warp)
-    bottleneck = 0 if second[0] is None else second[0].shape[1]
-    sizes = {"C": configs, "B": block, "A": max(MIN_DOT, _power_of_two(bottleneck))}
     grid = n_nodes, -(-width // block)
-    return grid, {"h": width, "a": bottleneck, **sizes, "num_warps": warps}
+    return grid, {"h": width, "C": configs, "B": block, "num_warps": warps}
 
 
-def _has_products(x: Tensor) -> bool:
-    # Whether products of x's type within a kernel use tensor cores.
-    return x.dtype != torch.float32 and _capability(x.device) >= DOT_CAPABILITY
+def _node_sizes(y: Tensor, w1: Tensor) -> dict[str, int]:
+    # Each program takes all configs of a node.
+    (bottleneck, width), n_configs = w1.shape, y.shape[1]
+    configs, narrow = (max(MIN_DOT, _power_of_two(size)) for size in (n_configs, bottleneck))
+    sizes = {"h": width, "a": bottleneck, "C": configs, "B": MIN_DOT, "A": narrow}
+    return {**sizes, "num_warps": max(4, configs // MIN_DOT), "num_stages": 1}
+
+
+def _fits_a_program(y: Tensor, sharpness: Tensor | None) -> bool:
+    # Whether tensor cores compute the products of y's type, for all configs of a node together.
+    has_cores = y.dtype != torch.float32 and _capability(y.device) >= DOT_CAPABILITY
+    is_small = y.shape[1] <= MAX_PRODUCTS[0] and y.shape[2] <= MAX_PRODUCTS[1]
+    return sharpness is not None and has_cores and is_small
 
 
 def _power_of_two(number: int) -> int:

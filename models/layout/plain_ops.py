@@ -126,7 +126,7 @@ def attend_and_add_backward(
     sharpness: Tensor | None,
     weights: Sequence[Tensor],
     of_y: Tensor,
-    totals: Sequence[Tensor],
+    totals: list[Tensor],
 ) -> Tensor | None:
     """Write the gradient of y to `of_y`, and add the gradients of the weights to `totals`.
 
@@ -136,7 +136,7 @@ def attend_and_add_backward(
         sharpness: The argument of `attend_and_add`.
         weights: The argument of `attend_and_add`.
         of_y: (s, c, h) result.
-        totals: Sums of the gradients of `weights`. The last one stays unchanged.
+        totals: Sums of the gradients of `weights` but P's bias. A fused kernel appends its sum.
 
     Returns:
         The gradient of the sharpness, (), or None.

@@ -1,9 +1,9 @@
 """A block's work on nodes as Triton kernels, which models/layout/fused_ops.py launches.
 
-Each kernel reads each input once and writes each result once. No kernel uses atomics, so the same
-input gives the same bytes. Sums, norms and softmaxes are float32 for all storage types. Loops sum
-tensors of a tile's shape and reduce them once at the end. A reduction inside a loop would make the
-warps of a program wait for each other.
+A kernel moves each value to or from the memory once. Later reads hit a cache. No kernel uses
+atomics, so the same input gives the same bytes. Sums, norms and softmaxes are always float32. Loops
+over rows sum tensors of a tile's shape and reduce them once at the end, because a reduction makes
+the warps of a program wait. Loops over channels do not hoist, which would take registers.
 
 Widths (h, a, and the tile sizes in capitals) are constants at compile time, because wide loads need
 a known alignment. Counts (n, c, rows) are arguments, so a new graph needs no compilation.
@@ -125,48 +125,11 @@ def sparse_rows(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n_rows"])
-def squeeze(
-    y, w1, b1, out, n_rows,
-    h: tl.constexpr, a: tl.constexpr, R: tl.constexpr, H: tl.constexpr, A: tl.constexpr,
-):  # fmt: skip
-    """Compute relu(W1 gelu(y) + b1) for R of (n_rows, h) rows; (n_rows, a)."""
-    row = (tl.program_id(0) * R + tl.arange(0, R)).to(tl.int64)
-    channel, unit = tl.arange(0, H), tl.arange(0, A)
-    inside = (row < n_rows)[:, None] & (channel < h)[None, :]
-    value = tl.load(y + row[:, None] * h + channel[None, :], mask=inside, other=0.0).to(tl.float32)
-    inner = _gelu(value).to(y.dtype.element_ty)
-    weight_mask = (channel < h)[:, None] & (unit < a)[None, :]
-    weight = tl.load(w1 + unit[None, :] * h + channel[:, None], mask=weight_mask, other=0.0)
-    bias = tl.load(b1 + unit, mask=unit < a, other=0.0).to(tl.float32)
-    result = tl.maximum(tl.dot(inner, weight, input_precision="ieee") + bias[None, :], 0.0)
-    mask = (row < n_rows)[:, None] & (unit < a)[None, :]
-    at = row[:, None] * a + unit[None, :]
-    tl.store(out + at, result.to(out.dtype.element_ty), mask=mask)
-
-
 @triton.jit
-def _channel_gate(
-    y, bottleneck, w2, b2, row, channel, valid, h: tl.constexpr, a: tl.constexpr, A: tl.constexpr
-):
-    # Return gelu(y) and the gate. If a is 0, `y` is gelu(y) and `bottleneck` is the gate before its
-    # sigmoid.
-    channel_mask = channel < h
-    inside = valid[:, None] & channel_mask[None, :]
-    at = row[:, None] * h + channel[None, :]
-    inner = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-    if a == 0:
-        gate = tl.load(bottleneck + at, mask=inside, other=0.0).to(tl.float32)
-    else:
-        unit = tl.arange(0, A)
-        mask = valid[:, None] & (unit < a)[None, :]
-        small = tl.load(bottleneck + row[:, None] * a + unit[None, :], mask=mask, other=0.0)
-        weight_mask = (unit < a)[:, None] & channel_mask[None, :]
-        weight = tl.load(w2 + channel[None, :] * a + unit[:, None], mask=weight_mask, other=0.0)
-        bias = tl.load(b2 + channel, mask=channel_mask, other=0.0).to(tl.float32)
-        gate = tl.dot(small, weight, input_precision="ieee") + bias[None, :]
-        inner = _gelu(inner)
-    return inner, 1 / (1 + tl.exp(-gate))
+def _matrix(pointer, rows, columns, n_rows, n_columns, row_stride, column_stride):
+    mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
+    at = rows[:, None] * row_stride + columns[None, :] * column_stride
+    return tl.load(pointer + at, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -181,26 +144,25 @@ def _softmax(logits, inside):
 
 @triton.jit(do_not_specialize=["c"])
 def attend(
-    y, bottleneck, w2, b2, sharpness, out, c,
-    h: tl.constexpr, a: tl.constexpr, C: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
+    inner, gate, sharpness, out, c, h: tl.constexpr, C: tl.constexpr, B: tl.constexpr
 ):  # fmt: skip
-    """Compute [u, u · w] of u = gelu(y) · gate, for all configs of B channels of one node."""
+    """Compute [u, u · w] of u = inner · sigmoid(gate), for all configs of B channels of a node."""
     config = tl.arange(0, C)
     channel = tl.program_id(1) * B + tl.arange(0, B)
-    row = tl.program_id(0).to(tl.int64) * c + config
+    first = tl.program_id(0).to(tl.int64) * c * h
     inside = (config < c)[:, None] & (channel < h)[None, :]
-    inner, gate = _channel_gate(y, bottleneck, w2, b2, row, channel, config < c, h, a, A)
-    message = inner * gate
+    opened = tl.sigmoid(_matrix(gate + first, config, channel, c, h, h, 1).to(tl.float32))
+    message = _matrix(inner + first, config, channel, c, h, h, 1).to(tl.float32) * opened
     weight = _softmax(message * tl.load(sharpness), inside) * c
-    at = row[:, None] * 2 * h + channel[None, :]
+    at = 2 * first + config[:, None] * 2 * h + channel[None, :]
     tl.store(out + at, message.to(out.dtype.element_ty), mask=inside)
     tl.store(out + at + h, (message * weight).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["c"])
 def attend_backward(
-    grad, y, bottleneck, w2, b2, sharpness, of_inner, of_gate, slopes, c,
-    h: tl.constexpr, a: tl.constexpr, C: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
+    grad, inner, gate, sharpness, of_inner, of_gate, slopes, c,
+    h: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Map the gradient of [u, u · w] to those of gelu(y), as a factor of u, and of the gate.
 
@@ -208,23 +170,127 @@ def attend_backward(
     """
     config = tl.arange(0, C)
     channel = tl.program_id(1) * B + tl.arange(0, B)
-    row = tl.program_id(0).to(tl.int64) * c + config
+    first = tl.program_id(0).to(tl.int64) * c * h
     inside = (config < c)[:, None] & (channel < h)[None, :]
-    inner, gate = _channel_gate(y, bottleneck, w2, b2, row, channel, config < c, h, a, A)
-    message, sharp = inner * gate, tl.load(sharpness)
+    value = _matrix(inner + first, config, channel, c, h, h, 1).to(tl.float32)
+    opened = tl.sigmoid(_matrix(gate + first, config, channel, c, h, h, 1).to(tl.float32))
+    message, sharp = value * opened, tl.load(sharpness)
     share = _softmax(message * sharp, inside)
-    at = row[:, None] * 2 * h + channel[None, :]
-    of_weighed = tl.load(grad + at + h, mask=inside, other=0.0).to(tl.float32) * c
+    of_weighed = _matrix(grad + 2 * first + h, config, channel, c, h, 2 * h, 1).to(tl.float32) * c
     of_share = of_weighed * message
     of_logits = share * (of_share - tl.sum(share * of_share, axis=0)[None, :])
     slope = tl.sum(tl.sum(of_logits * message, axis=1), axis=0)
     tl.store(slopes + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), slope)
-    of_message = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-    of_message = (of_message + of_weighed * share + of_logits * sharp) * gate
-    at = row[:, None] * h + channel[None, :]
+    of_message = _matrix(grad + 2 * first, config, channel, c, h, 2 * h, 1).to(tl.float32)
+    of_message = (of_message + of_weighed * share + of_logits * sharp) * opened
+    at = first + config[:, None] * h + channel[None, :]
     tl.store(of_inner + at, of_message.to(of_inner.dtype.element_ty), mask=inside)
-    of_opened = of_message * inner * (1 - gate)
+    of_opened = of_message * value * (1 - opened)
     tl.store(of_gate + at, of_opened.to(of_gate.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _bottleneck(
+    y, w1, b1, config, c, h: tl.constexpr, a: tl.constexpr,
+    C: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
+):  # fmt: skip
+    # Return relu(W1 gelu(y) + b1) for the configs of a node, (C, A).
+    unit = tl.arange(0, A)
+    total = tl.zeros([C, A], tl.float32)
+    for start in tl.range(0, h, B, disable_licm=True):
+        channel = start + tl.arange(0, B)
+        value = _matrix(y, config, channel, c, h, h, 1)
+        inner = _gelu(value.to(tl.float32)).to(value.dtype)
+        weight = _matrix(w1, channel, unit, h, a, 1, h)
+        total = tl.dot(inner, weight, total, input_precision="ieee")
+    bias = tl.load(b1 + unit, mask=unit < a, other=0.0).to(tl.float32)
+    return tl.maximum(total + bias[None, :], 0.0).to(y.dtype.element_ty)
+
+
+@triton.jit
+def _opened(small, w2, b2, channel, h: tl.constexpr, a: tl.constexpr, A: tl.constexpr):
+    # Return the gate of some channels, from the bottleneck channels (C, A).
+    weight = _matrix(w2, tl.arange(0, A), channel, a, h, 1, a)
+    bias = tl.load(b2 + channel, mask=channel < h, other=0.0).to(tl.float32)
+    return tl.sigmoid(tl.dot(small, weight, input_precision="ieee") + bias[None, :])
+
+
+@triton.jit(do_not_specialize=["c"])
+def attend_and_add(
+    x, y, sharpness, w1, b1, w2, b2, weight, bias, out, c,
+    h: tl.constexpr, a: tl.constexpr,
+    C: tl.constexpr, B: tl.constexpr, H: tl.constexpr, A: tl.constexpr,
+):  # fmt: skip
+    """Compute x + W [u, u · w] + bias for all configs of a node, B channels of u at a time."""
+    config, output = tl.arange(0, C), tl.arange(0, H)
+    first = tl.program_id(0).to(tl.int64) * c * h
+    small = _bottleneck(y + first, w1, b1, config, c, h, a, C, B, A)
+    total, sharp = tl.zeros([C, H], tl.float32), tl.load(sharpness)
+    for start in tl.range(0, h, B, disable_licm=True):
+        channel = start + tl.arange(0, B)
+        inside = (config < c)[:, None] & (channel < h)[None, :]
+        value = _matrix(y + first, config, channel, c, h, h, 1)
+        message = _gelu(value.to(tl.float32)) * _opened(small, w2, b2, channel, h, a, A)
+        weighed = message * _softmax(message * sharp, inside) * c
+        rhs = _matrix(weight, channel, output, h, h, 1, 2 * h)
+        total = tl.dot(message.to(value.dtype), rhs, total, input_precision="ieee")
+        rhs = _matrix(weight + h, channel, output, h, h, 1, 2 * h)
+        total = tl.dot(weighed.to(value.dtype), rhs, total, input_precision="ieee")
+    total += tl.load(bias + output, mask=output < h, other=0.0).to(tl.float32)[None, :]
+    total += _matrix(x + first, config, output, c, h, h, 1).to(tl.float32)
+    at = first + config[:, None] * h + output[None, :]
+    inside = (config < c)[:, None] & (output < h)[None, :]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["c"])
+def attend_and_add_backward(
+    grad, y, sharpness, w1, b1, w2, b2, weight,
+    bottleneck, attention, of_inner, of_gate, slopes, of_bias, c,
+    h: tl.constexpr, a: tl.constexpr,
+    C: tl.constexpr, B: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """Recompute [u, u · w] of a node, and map the gradient of `attend_and_add` to two gradients.
+
+    These are the gradients of gelu(y), as a factor of u, and of the gate. The gradients of the
+    sharpness and of the bias are parts by node, for each channel.
+    """
+    node, config, unit = tl.program_id(0).to(tl.int64), tl.arange(0, C), tl.arange(0, A)
+    first, sharp = node * c * h, tl.load(sharpness)
+    small = _bottleneck(y + first, w1, b1, config, c, h, a, C, B, A)
+    at_small = node * c * a + config[:, None] * a + unit[None, :]
+    tl.store(bottleneck + at_small, small, mask=(config < c)[:, None] & (unit < a)[None, :])
+    for start in tl.range(0, h, B, disable_licm=True):
+        channel = start + tl.arange(0, B)
+        inside = (config < c)[:, None] & (channel < h)[None, :]
+        of_message, of_weighed = tl.zeros([C, B], tl.float32), tl.zeros([C, B], tl.float32)
+        for begin in tl.range(0, h, K, disable_licm=True):
+            output = begin + tl.arange(0, K)
+            lhs = _matrix(grad + first, config, output, c, h, h, 1)
+            rhs = _matrix(weight, output, channel, h, h, 2 * h, 1)
+            of_message = tl.dot(lhs, rhs, of_message, input_precision="ieee")
+            rhs = _matrix(weight + h, output, channel, h, h, 2 * h, 1)
+            of_weighed = tl.dot(lhs, rhs, of_weighed, input_precision="ieee")
+        inner = _gelu(_matrix(y + first, config, channel, c, h, h, 1).to(tl.float32))
+        opened = _opened(small, w2, b2, channel, h, a, A)
+        message = inner * opened
+        share = _softmax(message * sharp, inside)
+        at = 2 * first + config[:, None] * 2 * h + channel[None, :]
+        tl.store(attention + at, message.to(attention.dtype.element_ty), mask=inside)
+        weighed = (message * share * c).to(attention.dtype.element_ty)
+        tl.store(attention + at + h, weighed, mask=inside)
+        of_weighed *= c
+        of_share = of_weighed * message
+        of_logits = share * (of_share - tl.sum(share * of_share, axis=0)[None, :])
+        slope = tl.sum(of_logits * message, axis=0)
+        tl.store(slopes + node * h + channel, slope, mask=channel < h)
+        of_message = (of_message + of_weighed * share + of_logits * sharp) * opened
+        at = first + config[:, None] * h + channel[None, :]
+        tl.store(of_inner + at, of_message.to(of_inner.dtype.element_ty), mask=inside)
+        of_opened = of_message * inner * (1 - opened)
+        tl.store(of_gate + at, of_opened.to(of_gate.dtype.element_ty), mask=inside)
+        of_out = _matrix(grad + first, config, channel, c, h, h, 1).to(tl.float32)
+        tl.store(of_bias + node * h + channel, tl.sum(of_out, axis=0), mask=channel < h)
 
 
 @triton.jit(do_not_specialize=["n_rows", "per_program"])
@@ -238,12 +304,8 @@ def gate_backward(
     """
     program = tl.program_id(0)
     channel, unit = tl.arange(0, H), tl.arange(0, A)
-    weight_mask = (channel < h)[:, None] & (unit < a)[None, :]
-    at_second = channel[:, None] * a + unit[None, :]
-    second = tl.load(w2 + at_second, mask=weight_mask, other=0.0)  # (h, a)
-    at_first = unit[:, None] * h + channel[None, :]
-    known_first = (unit < a)[:, None] & (channel < h)[None, :]
-    first = tl.load(w1 + at_first, mask=known_first, other=0.0)  # (a, h)
+    first = _matrix(w1, unit, channel, a, h, h, 1)
+    second = _matrix(w2, channel, unit, h, a, a, 1)
     sum_first, sum_second = tl.zeros([A, H], tl.float32), tl.zeros([H, A], tl.float32)
     sum_b1, sum_b2 = tl.zeros([R, A], tl.float32), tl.zeros([R, H], tl.float32)
     for start in range(0, per_program, R):
@@ -270,33 +332,12 @@ def gate_backward(
         total += tl.dot(of_small, first, input_precision="ieee")
         total *= below + value * DENSITY * power
         tl.store(of_y + at, total.to(of_y.dtype.element_ty), mask=inside)
-    tl.store(of_w1 + program * a * h + at_first, sum_first, mask=known_first)
-    tl.store(of_w2 + program * a * h + at_second, sum_second, mask=weight_mask)
+    at_first = program * a * h + unit[:, None] * h + channel[None, :]
+    tl.store(of_w1 + at_first, sum_first, mask=(unit < a)[:, None] & (channel < h)[None, :])
+    at_second = program * a * h + channel[:, None] * a + unit[None, :]
+    tl.store(of_w2 + at_second, sum_second, mask=(channel < h)[:, None] & (unit < a)[None, :])
     tl.store(of_b1 + program * a + unit, tl.sum(sum_b1, axis=0), mask=unit < a)
     tl.store(of_b2 + program * h + channel, tl.sum(sum_b2, axis=0), mask=channel < h)
-
-
-@triton.jit(do_not_specialize=["n_rows"])
-def project(
-    x, attention, weight, bias, out, n_rows,
-    h: tl.constexpr, k: tl.constexpr, R: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    """Compute out = x + W attention + bias for R of (n_rows, k) rows."""
-    row = (tl.program_id(0) * R + tl.arange(0, R)).to(tl.int64)
-    channel = tl.arange(0, H)
-    total = tl.zeros([R, H], tl.float32)
-    for start in range(0, k, K):
-        at = start + tl.arange(0, K)
-        inside = (row < n_rows)[:, None] & (at < k)[None, :]
-        lhs = tl.load(attention + row[:, None] * k + at[None, :], mask=inside, other=0.0)
-        weight_mask = (at < k)[:, None] & (channel < h)[None, :]
-        rhs = tl.load(weight + channel[None, :] * k + at[:, None], mask=weight_mask, other=0.0)
-        total = tl.dot(lhs, rhs, total, input_precision="ieee")
-    total += tl.load(bias + channel, mask=channel < h, other=0.0).to(tl.float32)[None, :]
-    inside = (row < n_rows)[:, None] & (channel < h)[None, :]
-    at = row[:, None] * h + channel[None, :]
-    total += tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["n", "c", "per_program"])
@@ -365,9 +406,7 @@ def pool_backward(
         grad = tl.where(node[:, None] == where[None, :], peak[None, :], 0.0)
         for share in tl.static_range(n_shares):
             weight = tl.load(shares + share * n + node, mask=valid, other=0.0)
-            of_sum = tl.load(
-                of_sums + (share * c + config) * h + channel, mask=channel_mask, other=0.0
-            )
+            of_sum = tl.load(of_sums + share * c * h + slot, mask=channel_mask, other=0.0)
             grad += weight[:, None] * of_sum[None, :]
         grad = tl.where(inside, grad, 0.0)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
