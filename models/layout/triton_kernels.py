@@ -19,19 +19,17 @@ DENSITY: tl.constexpr = tl.constexpr(0.3989422804014327)  # 1 / sqrt(2 pi)
 
 
 @triton.jit
-def _normal_cdf(value, power):
-    # The normal distribution, with `power` = exp(-value² / 2), to an error of 7.5e-8 (Abramowitz
-    # and Stegun, "Handbook of Mathematical Functions", 7.1.26). The library's erf takes longer than
-    # a load from memory.
-    t = 1 / (1 + 0.3275911 * 0.7071067811865476 * tl.abs(value))
-    sum_ = 1.421413741 + t * (-1.453152027 + t * 1.061405429)
-    above = 0.5 * power * t * (0.254829592 + t * (-0.284496736 + t * sum_))
-    return tl.where(value < 0, above, 1 - above)
+def _normal_cdf(value):
+    # The normal distribution as a logistic of an odd polynomial, to an error of 1.9e-5. Float16
+    # rounds a tenfold of that. The library's erf takes longer than a load from memory.
+    square = tl.minimum(value * value, 40.0)
+    power = value * (-2.30172713 + square * (-0.106177323 + square * 9.11226534e-4))
+    return 1 / (1 + tl.exp2(power))
 
 
 @triton.jit
 def _gelu(value):
-    return value * _normal_cdf(value, tl.exp(-0.5 * value * value))
+    return value * _normal_cdf(value)
 
 
 @triton.jit
@@ -324,13 +322,12 @@ def gate_backward(
         sum_b2 += gate_grad.to(tl.float32)
         sum_second += tl.dot(tl.trans(gate_grad), small, input_precision="ieee")
         value = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-        power = tl.exp(-0.5 * value * value)
-        below = _normal_cdf(value, power)
+        below = _normal_cdf(value)
         inner = (value * below).to(y.dtype.element_ty)
         sum_first += tl.dot(tl.trans(of_small), inner, input_precision="ieee")
         total = tl.load(of_inner + at, mask=inside, other=0.0).to(tl.float32)
         total += tl.dot(of_small, first, input_precision="ieee")
-        total *= below + value * DENSITY * power
+        total *= below + value * DENSITY * tl.exp(-0.5 * value * value)
         tl.store(of_y + at, total.to(of_y.dtype.element_ty), mask=inside)
     at_first = program * a * h + unit[:, None] * h + channel[None, :]
     tl.store(of_w1 + at_first, sum_first, mask=(unit < a)[:, None] & (channel < h)[None, :])
