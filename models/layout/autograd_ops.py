@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.layout.inputs import Aggregation
-from models.layout.plain_ops import Norm, node_slices, sum_rows
+from models.layout.plain_ops import Norm, node_slices
 
 
 class Aggregate(torch.autograd.Function):
@@ -52,7 +52,8 @@ class Aggregate(torch.autograd.Function):
             grad, x, norm, cast_weights, ctx.aggregation
         )
         shape, dtype = ctx.addend
-        grad_addend = sum_rows(grad, dtype, per_node=len(shape) > 1)
+        axes = (0, 1) if len(shape) == 1 else (1,)
+        grad_addend = grad.sum(axes, keepdim=len(shape) > 1, dtype=dtype)
         return *of_x_and_norm, None, of_weights, grad_addend, None, None
 
 
@@ -84,13 +85,10 @@ class AttendAndAdd(torch.autograd.Function):
             )
             if of_sharpness is not None:
                 of_sharpness += slope
-        of_bias = totals[5:]
-        last = (
-            torch.stack(of_bias).sum(0)
-            if of_bias
-            else sum_rows(grad, weights[-1].dtype, per_node=False)
-        )
-        return grad, of_y, None, of_sharpness, *totals[:5], last
+        if len(totals) == 5:
+            totals.append(grad.sum((0, 1), dtype=weights[-1].dtype))
+        of_bias = torch.stack(totals[5:]).sum(0)
+        return grad, of_y, None, of_sharpness, *totals[:5], of_bias
 
 
 class Broadcast(torch.autograd.Function):
@@ -105,7 +103,7 @@ class Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (ids,) = ctx.saved_tensors
-        of_common = sum_rows(grad.contiguous(), torch.float32, per_node=True)
+        of_common = grad.contiguous().sum(1, keepdim=True, dtype=torch.float32)
         return of_common.index_fill_(0, ids, 0), None, grad[ids]
 
 

@@ -185,20 +185,6 @@ def gate_backward(
     torch.ops.aten.gelu_backward.grad_input(of_inner, y, grad_input=of_y)
 
 
-def sum_rows(x: Tensor, dtype: torch.dtype, *, per_node: bool) -> Tensor:
-    """Sum over configs, and over nodes unless `per_node`.
-
-    Args:
-        x: (n, c, h) tensor.
-        dtype: Type of the result.
-        per_node: Keep the axis of nodes.
-
-    Returns:
-        (n, 1, h) if `per_node`, else (h,).
-    """
-    return x.sum(1 if per_node else (0, 1), keepdim=per_node, dtype=dtype)
-
-
 def aggregate(
     x: Tensor, norm: Norm, weights: Tensor, addend: Tensor, aggregation: Aggregation
 ) -> Tensor:
