@@ -184,6 +184,8 @@ def aggregate(
     x: Tensor, norm: Norm, weights: Tensor, addend: Tensor, aggregation: Aggregation
 ) -> Tensor:
     h = _norm(x, *norm)[0]
+    if _has_cores(x):
+        return _aggregate_rows(aggregation.by_part, h, weights.mT.contiguous(), addend)[0]
     projections = _rows_by(h.flatten(0, 1), weights.flatten(0, 1).T)
     out = _product(aggregation.joint, projections.view(*x.shape[:2], 3, -1), addend)
     return out.flatten(2)
@@ -193,13 +195,17 @@ def aggregate_backward(
     grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: Aggregation
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     nothing = torch.zeros(grad.shape[2], dtype=grad.dtype, device=grad.device)
-    one_part = grad[:, :, None]
-    projections = _product(aggregation.joint, one_part, nothing, transposed=True).flatten(2)
+    if _has_cores(x):
+        matrix = aggregation.joint.transposed
+        of_h, projections = _aggregate_rows(matrix, grad, weights, nothing, stores=True)
+    else:
+        one_part = grad[:, :, None]
+        projections = _product(aggregation.joint, one_part, nothing, transposed=True).flatten(2)
+        of_h = _rows_by(projections.flatten(0, 1), weights.flatten(0, 1)).view_as(x)
     h, mean, rstd = _norm(x, *norm)
     rows, joint = projections.flatten(0, 1), weights.flatten(0, 1)
     of_weights = torch.zeros_like(joint, dtype=torch.float32)
     add_weight_gradient(of_weights, rows, h.flatten(0, 1))
-    of_h = _rows_by(rows, joint).view_as(x)
     of_x, of_gain, of_shift = _norm_backward(of_h, x, mean, rstd, norm.gain)
     return of_x, of_gain.sum(0), of_shift.sum(0), of_weights.view_as(weights)
 
@@ -269,6 +275,24 @@ def _product(
         **{**sizes, "added_stride": 0 if addend.ndim == 1 else width, "B": 1024},
     )
     return out
+
+
+def _aggregate_rows(
+    matrix: Tensor, x: Tensor, weights: Tensor, addend: Tensor, *, stores: bool = False
+) -> tuple[Tensor, Tensor]:
+    # The matrix has 3 parts of rows. The second result is its product with x, (r, c, 3h).
+    n_out, (_, n_configs, width) = matrix.shape[0] // 3, x.shape
+    out = x.new_empty(n_out, n_configs, width)
+    aggregated = x.new_empty(n_out, n_configs, 3 * width) if stores else out
+    wide = max(MIN_DOT, _power_of_two(width))
+    rows = 64 if n_configs > 32 else 32
+    sizes = {"h": width, "added_stride": 0 if addend.ndim == 1 else width, "stores": stores}
+    sizes |= {"R": rows, "H": wide, "K": min(64, wide)}
+    sizes |= {"num_warps": 4 if wide <= NARROW else 8, "num_stages": 1}
+    entries = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+    arguments = *entries, x, weights, addend, out, aggregated, n_out, n_configs
+    _launch("aggregate_rows", (n_out, -(-n_configs // rows)), *arguments, **sizes)
+    return out, aggregated
 
 
 def _norm(x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -368,9 +392,13 @@ def _node_sizes(y: Tensor, w1: Tensor) -> dict[str, int]:
 
 def _fits_a_program(y: Tensor, sharpness: Tensor | None) -> bool:
     # Whether tensor cores compute the products of y's type, for all configs of a node together.
-    has_cores = y.dtype != torch.float32 and _capability(y.device) >= DOT_CAPABILITY
     is_small = y.shape[1] <= MAX_PRODUCTS[0] and y.shape[2] <= MAX_PRODUCTS[1]
-    return sharpness is not None and has_cores and is_small
+    return sharpness is not None and _has_cores(y) and is_small
+
+
+def _has_cores(x: Tensor) -> bool:
+    # Whether products of x's type within a kernel use tensor cores.
+    return x.dtype != torch.float32 and _capability(x.device) >= DOT_CAPABILITY
 
 
 def _power_of_two(number: int) -> int:

@@ -77,6 +77,7 @@ class Aggregation(OnDevice):
 
     Attributes:
         joint: (r, 3m) matrix of all three parts.
+        by_part: (3r, m) matrix of the same parts, one below the other.
         means: (r, 2m) matrix without the own values if `keeps_own`, else `joint`. Rows are nodes
             then.
     """
@@ -85,6 +86,8 @@ class Aggregation(OnDevice):
         n_nodes = joint.shape[1] // 3
         self.keeps_own = keeps_own
         self.joint = SparseProduct(joint)
+        parts = [joint[:, first : first + n_nodes] for first in range(0, 3 * n_nodes, n_nodes)]
+        self.by_part = _torch_csr(sparse.vstack(parts, format="csr"))
         self.means = SparseProduct(joint[:, n_nodes:].tocsr()) if keeps_own else self.joint
 
 

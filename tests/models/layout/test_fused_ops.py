@@ -43,6 +43,18 @@ every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
+products_of_both_kinds = pytest.mark.parametrize("products", ["in the kernel", "by cuBLAS"])
+
+
+def choose_products(products: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    if products == "by cuBLAS":
+        monkeypatch.setattr(fused_ops, "_capability", lambda _: (7, 5))
+    elif dtype == torch.float32:
+        pytest.skip("products of float32 are always computed by cuBLAS")
+    elif dtype == torch.bfloat16 and not HAS_GPU:
+        pytest.skip("Triton's interpreter multiplies matrices of bfloat16 as if they were integers")
+
+
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape, device=DEVICE).to(dtype)
 
@@ -61,7 +73,11 @@ def assert_all_close(found: object, exact: object, dtype: torch.dtype) -> None:
 @every_dtype
 @pytest.mark.parametrize("which", ["every", "fixed", "of_varying"])
 @pytest.mark.parametrize("edges", ["none", "star", "random"])
-def test_aggregation_equals_float64(which: str, edges: str, dtype: torch.dtype) -> None:
+@products_of_both_kinds
+def test_aggregation_equals_float64(
+    products: str, which: str, edges: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_products(products, dtype, monkeypatch)
     n, c, h = AGGREGATED
     pairs = torch.zeros(0, 2, dtype=torch.int64)
     if edges == "star":
@@ -90,19 +106,14 @@ def test_aggregation_equals_float64(which: str, edges: str, dtype: torch.dtype) 
 
 @every_dtype
 @every_shape
-@pytest.mark.parametrize("products", ["in the kernel", "by cuBLAS"])
+@products_of_both_kinds
 def test_attention_equals_float64(
     products: str,
     shape: tuple[int, int, int],
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if products == "by cuBLAS":
-        monkeypatch.setattr(fused_ops, "_capability", lambda _: (7, 5))
-    elif dtype == torch.float32:
-        pytest.skip("products of float32 are always computed by cuBLAS")
-    elif dtype == torch.bfloat16 and not HAS_GPU:
-        pytest.skip("Triton's interpreter multiplies matrices of bfloat16 as if they were integers")
+    choose_products(products, dtype, monkeypatch)
     h = shape[-1]
     a = max(1, h // 8)
     shapes = (a, h), (a,), (h, a), (h,), (h, 2 * h), (h,)
