@@ -86,7 +86,7 @@ class Aggregation(OnDevice):
         n_nodes = joint.shape[1] // 3
         self.keeps_own = keeps_own
         self.joint = SparseProduct(joint)
-        parts = [joint[:, first : first + n_nodes] for first in range(0, 3 * n_nodes, n_nodes)]
+        parts = [joint[:, first : first + n_nodes] for first in (0, n_nodes, 2 * n_nodes)]
         self.by_part = _torch_csr(sparse.vstack(parts, format="csr"))
         self.means = SparseProduct(joint[:, n_nodes:].tocsr()) if keeps_own else self.joint
 
