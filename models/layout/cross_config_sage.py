@@ -84,15 +84,7 @@ class SageBlock(nn.Module):
 
     @without_autocast
     def aggregate(self, x: Tensor, neighbours: SparseAggregation) -> Tensor:
-        """Sum the own part and the means over neighbours, before the gelu.
-
-        Args:
-            x: (n, c, h) nodes in configs.
-            neighbours: Edges of the graph.
-
-        Returns:
-            (n, c, h).
-        """
+        """Sum the own part and the means over neighbours of x, (n, c, h), before the gelu."""
         return self._aggregate(x, neighbours.every, self.own.bias)
 
     @without_autocast
@@ -122,14 +114,9 @@ class SageBlock(nn.Module):
 
     @without_autocast
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Apply the second half of the block to configs that see each other.
+        """Apply the second half of the block to its input x and the result y of `aggregate`.
 
-        Args:
-            x: (n, c, h) input of the block.
-            y: (n, c, h) result of `aggregate`.
-
-        Returns:
-            (n, c, h).
+        All tensors are (n, c, h), and their configs see each other.
         """
         sharpness = self.configs.sharpness() if self.configs else None
         result: Tensor = AttendAndAdd.apply(
@@ -219,11 +206,7 @@ class CrossConfigSage(LayoutNetwork):
         return nn.functional.embedding(choices.T, settings)
 
     def embed(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> tuple[Tensor, Tensor]:
-        """Join nodes and configs.
-
-        Args:
-            inputs: Inputs of the graph.
-            distinct: (c,) positions among the distinct configs.
+        """Join the nodes with configs, (c,) positions among the distinct ones.
 
         Returns:
             (m, c, h) nodes, and their aggregation for the first block, (m, c, h).
@@ -252,16 +235,7 @@ class CrossConfigSage(LayoutNetwork):
 
     @without_autocast
     def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions | Tensor) -> Tensor:
-        """Pool the nodes, and score the configs.
-
-        Args:
-            inputs: Inputs of the graph.
-            x: (m, c, h) result of the last block.
-            distinct: (c,) positions among the distinct configs.
-
-        Returns:
-            (c,) float32 scores.
-        """
+        """Pool x, the (m, c, h) result of the last block, and score the configs, (c,) float32."""
         shares = x.new_zeros(2, len(x), dtype=torch.float32)
         shares[0] = 1 / len(x)
         shares[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))

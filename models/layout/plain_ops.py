@@ -133,8 +133,7 @@ def attend_and_add_backward(
     Args:
         grad: (s, c, h) gradient of the result.
         y: (s, c, h) aggregated neighbours.
-        sharpness: The argument of `attend_and_add`.
-        weights: The argument of `attend_and_add`.
+        sharpness, weights: Arguments of `attend_and_add`.
         of_y: (s, c, h) result.
         totals: Sums of the gradients of `weights` but P's bias. A fused kernel appends its sum.
 
@@ -188,17 +187,9 @@ def gate_backward(
 def aggregate(
     x: Tensor, norm: Norm, weights: Tensor, addend: Tensor, aggregation: Aggregation
 ) -> Tensor:
-    """Aggregate norm(x). `autograd_ops.Aggregate` explains the arguments.
+    """Aggregate norm(x). `autograd_ops.Aggregate` explains the arguments and their shapes.
 
-    Args:
-        x: (m, c, h) nodes.
-        norm: Layer norm of x.
-        weights: (3, h, h) matrices, in x's dtype.
-        addend: (h,) or (r, 1, h) tensor to add.
-        aggregation: Aggregation of m nodes to r rows.
-
-    Returns:
-        (r, c, h).
+    The weights and the addend are in x's dtype.
     """
     means, keeps_own = aggregation.means, aggregation.keeps_own
     out = x.new_empty(means.matrix.shape[0], *x.shape[1:]).copy_(addend)
@@ -216,15 +207,7 @@ def aggregate(
 def aggregate_backward(
     grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: Aggregation
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gain, shift and weights.
-
-    Args:
-        grad: (r, c, h) gradient of the result of `aggregate`.
-        x: (m, c, h) nodes.
-        norm: Layer norm of x.
-        weights: (3, h, h) matrices, in x's dtype.
-        aggregation: Aggregation of m nodes to r rows.
-    """
+    """Return the gradients of x, gain, shift and weights by that of the result of `aggregate`."""
     means, keeps_own = aggregation.means, aggregation.keeps_own
     projections = means.transpose(grad).view(-1, *x.shape)
     dtype = torch.promote_types(weights.dtype, torch.float32)
@@ -300,14 +283,9 @@ def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple
 def pool_backward(
     grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, residuals: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gain and shift.
+    """Return the gradients of x, gain and shift by those of the sums and of the maxima of `pool`.
 
-    Args:
-        grads: Gradients of the sums and of the maxima of `pool`.
-        x: (n, c, h) nodes.
-        gain: (h,) gain of the norm.
-        shares: (p, n) float32 weights of the nodes.
-        residuals: Further results of `pool`.
+    The residuals are the further results of `pool`.
     """
     (of_sums, of_largest), (place, *deviation) = grads, residuals
     grad_x, sums = torch.empty_like(x), (torch.zeros_like(gain), torch.zeros_like(gain))
