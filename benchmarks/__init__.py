@@ -13,8 +13,9 @@ from common.pages import render_page
 from common.reproducibility import revision
 from common.settings import ROOT
 
-# OpenMP reads the policy when torch loads it. The command line sets the same one.
+# OpenMP and torch read them when torch loads. The command line sets the same values.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 # The code that decides the numbers of each page.
 _RANKING = ("configs", "data/graphs", "data/sample", "ensembles", "features", "models")

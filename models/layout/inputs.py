@@ -69,7 +69,10 @@ def _torch_csr(matrix: sparse.csr_matrix) -> Tensor:
 def _multiply(matrix: Tensor, x: Tensor) -> Tensor:
     # CPUs have no sparse products in half precision.
     with torch.autocast(x.device.type, enabled=False):
-        return (matrix @ x.float().flatten(1)).view(-1, *x.shape[1:]).to(x.dtype)
+        dense = x.float().flatten(1)
+        # `matrix @ dense` would fill a tensor with zeros and copy the result.
+        rows = dense.new_empty(matrix.shape[0], dense.shape[1]).addmm_(matrix, dense, beta=0)
+        return rows.view(-1, *x.shape[1:]).to(x.dtype)
 
 
 class Aggregation(OnDevice):
