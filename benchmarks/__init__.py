@@ -24,7 +24,7 @@ CODE = {
     "claims": ("benchmarks/claims.py", "benchmarks/pages/claims.toml", "data/large", *_RANKING),
     "go": ("autotune/measure", "benchmarks/go.py", "benchmarks/go_policy.py"),
     "gpu": ("benchmarks/gpu.py", "models/layout", "models/training"),
-    "kernels": ("benchmarks/kernels.py", "models/layout/triton_kernels.py"),
+    "kernels": ("benchmarks/kernels.py", "models/layout"),
     "optimize": ("autotune/measure", "autotune/optimize", "benchmarks/autotune"),
     "rehearsal": ("benchmarks/rehearsal.py", "configs", "kernels", "models", "pipeline/planning"),
     "segments": ("benchmarks/segments.py", "data/large", "models/layout", "models/segments"),
