@@ -7,6 +7,8 @@ Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h chan
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 import torch
@@ -20,6 +22,10 @@ SLICE_BYTES = 2 << 20
 DEVICE_SLICE_BYTES = 256 << 20
 # Largest number of values of a matrix in one product of torch.
 MAX_VALUES = (1 << 31) - 1
+# oneDNN compiles code for each new shape, in .5 ms and .5 MiB. So it multiplies only matrices with
+# a multiple of this number of rows. Builds of torch for macOS lack its operation.
+ONEDNN_ROWS = 2048
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class Norm(NamedTuple):
@@ -31,20 +37,19 @@ class Norm(NamedTuple):
 
 
 def node_slices(x: Tensor) -> list[slice]:
-    """Cut the nodes of x, (n, c, h), into slices of about SLICE_BYTES, or more on a GPU."""
-    slice_bytes = SLICE_BYTES if x.device.type == "cpu" else DEVICE_SLICE_BYTES
+    """Cut the nodes of x, (n, c, h), into slices, on a CPU of ONEDNN_ROWS rows if they fit."""
+    slice_bytes = SLICE_BYTES if x.is_cpu else DEVICE_SLICE_BYTES
     step = max(1, slice_bytes // max(1, x[:1].nbytes))
-    return [slice(start, start + step) for start in range(0, len(x), step)]
+    unit = ONEDNN_ROWS // gcd(ONEDNN_ROWS, x.shape[1]) if x.is_cpu else 1
+    step = step // unit * unit or step
+    edges = sorted({*range(0, len(x), step), len(x) // unit * unit, len(x)})
+    return [slice(*part) for part in pairwise(edges)]
 
 
 def row_slices(*matrices: Tensor) -> Iterator[slice]:
     """Cut rows into slices in which no matrix has more than MAX_VALUES values."""
     step = MAX_VALUES // max(matrix.shape[1] for matrix in matrices)
     return (slice(start, start + step) for start in range(0, len(matrices[0]), step))
-
-
-# Not each build of torch has the operation: those for macOS lack it.
-HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def linear(
@@ -61,11 +66,11 @@ def linear(
         addend: (b,) or (t, b).
         out: (t, b) result, which may be `addend`. None makes a new tensor.
     """
-    if not (x.is_cpu and x.dtype == torch.float32 and HAS_ONEDNN):
-        factors = x, weight.T
+    is_usual = x.is_cpu and x.dtype == torch.float32 and max(x.shape) % ONEDNN_ROWS == 0
+    if not (is_usual and HAS_ONEDNN):
         if addend is None:
-            return torch.mm(*factors, out=out)
-        return torch.addmm(addend, *factors, out=out)
+            return torch.mm(x, weight.T, out=out)
+        return torch.addmm(addend, x, weight.T, out=out)
     multiply = torch.ops.mkldnn._linear_pointwise
     # oneDNN takes thousands of times as long if a weight is a part of a larger matrix.
     weight = weight if weight.T.is_contiguous() else weight.contiguous()

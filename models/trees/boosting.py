@@ -314,11 +314,7 @@ def pairwise_logistic(runtime: Values) -> Objective:
 
 
 def squared_error(runtime: Values) -> Objective:
-    """Return the squared error of the negative log runtimes, standardised in each group.
-
-    Args:
-        runtime: (r,) runtimes of all rows. LightGBM may train on a part of them.
-    """
+    """Return the squared error of the negative log runtimes, standardised in each group."""
 
     def objective(scores: Values, dataset: "lightgbm.Dataset") -> Derivatives:
         used = dataset.used_indices
@@ -330,5 +326,4 @@ def squared_error(runtime: Values) -> Objective:
     return objective
 
 
-# The objectives that LightGBM lacks.
 OBJECTIVES = {"pairwise_logistic": pairwise_logistic, "squared_error": squared_error}

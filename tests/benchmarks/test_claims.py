@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import TEMPLATES, claims, segments
@@ -42,9 +41,8 @@ def test_each_comparison_can_be_trained_and_differs() -> None:
         for side in sides:
             changed, plain = side.recipe(), side._replace(overrides=()).recipe()
             assert (changed != plain) is bool(side.overrides)
-    assert {c["source"] for key in ("comparison", "untried") for c in CLAIMS[key]} <= {
-        *CLAIMS["sources"]
-    }
+    named = {c["source"] for key in ("comparison", "untried") for c in CLAIMS[key]}
+    assert named <= CLAIMS["sources"].keys()
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.1, "reproduced"), (-0.1, "not reproduced")])
@@ -100,5 +98,4 @@ def test_rows_of_segments_and_of_go_follow_their_numbers() -> None:
 
 def test_facts_of_the_sample_and_of_the_dataset_have_rows() -> None:
     rows = [*claims.default_rows(Sources(SAMPLE, None)), *claims.size_rows()]
-    assert len(rows) == 3 and all(row.source in CLAIMS["sources"] for row in rows)
-    assert np.all([row.verdict in claims.VERDICTS for row in rows])
+    assert [row.verdict in claims.VERDICTS and row.source for row in rows] == ["TpuGraphs"] * 3

