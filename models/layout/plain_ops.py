@@ -40,7 +40,7 @@ def node_slices(x: Tensor) -> list[slice]:
     """Cut the nodes of x, (n, c, h), into slices, on a CPU of ONEDNN_ROWS rows if they fit."""
     slice_bytes = SLICE_BYTES if x.is_cpu else DEVICE_SLICE_BYTES
     step = max(1, slice_bytes // max(1, x[:1].nbytes))
-    unit = ONEDNN_ROWS // gcd(ONEDNN_ROWS, x.shape[1]) if x.is_cpu else 1
+    unit = ONEDNN_ROWS // gcd(ONEDNN_ROWS, x.shape[1]) if x.is_cpu and HAS_ONEDNN else 1
     step = step // unit * unit or step
     edges = sorted({*range(0, len(x), step), len(x) // unit * unit, len(x)})
     return [slice(*part) for part in pairwise(edges)]

@@ -36,8 +36,7 @@ def test_each_comparison_can_be_trained_and_differs() -> None:
             Cell(comparison["task"], comparison[name], 0, tuple(comparison.get(keys, ())))
             for name, keys in (("model", "keys"), ("rival", "rival_keys"))
         ]
-        assert all(side.name in contenders_of(side.task) for side in sides)
-        assert sides[0] != sides[1]
+        assert sides[0] != sides[1] and all(s.name in contenders_of(s.task) for s in sides)
         for side in sides:
             changed, plain = side.recipe(), side._replace(overrides=()).recipe()
             assert (changed != plain) is bool(side.overrides)

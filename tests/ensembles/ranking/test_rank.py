@@ -62,6 +62,7 @@ def test_an_npz_is_ranked_by_the_scores_of_its_models_and_read_wherever_it_lies(
         np.testing.assert_array_equal(ranked.scores, expected)
         np.testing.assert_array_equal(ranked.order, np.argsort(expected, kind="stable"))
         assert [entry["config"] for entry in ranked.best()] == ranked.order[:3].tolist()
+        assert ranked.seconds > 0
         kind = name.partition(":")[0]
         path = Path(shutil.copy(file.path, tmp_path / f"{kind}.npz"))
         # The keys of a file show its kind.
@@ -280,6 +281,7 @@ def test_layouts_of_a_protobuf_by_name_and_run(rankers: Path, tmp_path: Path) ->
     found = ranked(path, rankers / LAYOUT_MODEL)
     # The collection is the model's own.
     assert (found["name"], found["collection"]) == ("program", LAYOUTS)
+    assert found["ms_per_config"] > 0
     by_config = {one["config"]: one for one in found["configs"]}
     assert {config: one["run"] for config, one in by_config.items()} == {0: 0, 1: 1, 2: 3}
     module = layout_tuning().module

@@ -142,7 +142,7 @@ def moved_by_a_step(sets: Sequence[str], card: KernelCard, n_nodes: int) -> tupl
     stubs = pytest.MonkeyPatch.context()
     with recorded(card, "bfloat16", 128), moved_bytes() as counter, stubs as monkeypatch:
         monkeypatch.setattr(plain_ops, "SLICE_BYTES", plain_ops.DEVICE_SLICE_BYTES)
-        monkeypatch.setattr(plain_ops, "ONEDNN_ROWS", 1)
+        monkeypatch.setattr(plain_ops, "HAS_ONEDNN", False)
         for module in (fused_ops, node_norm_ops, plain_ops):
             monkeypatch.setattr(module, "add_weight_gradient", counted)
         loss = sample_loss(network, inputs, np.arange(128))
@@ -161,7 +161,7 @@ def test_tensors_that_a_step_moves_are_counted(norm: str, dropout: float, capabi
     cost = NETWORK_COSTS[MODEL + OVER_NODES * (norm == "nodes")]
     of_card = CUBLAS_MOVED if capability < 80 else -SAVED[norm]
     expected = cost.moved + of_card + DROPOUT_MOVED * (dropout > 0)
-    assert (many - few) / (many_unit - few_unit) == pytest.approx(expected, rel=0.04)
+    assert (many - few) / (many_unit - few_unit) == pytest.approx(expected, rel=0.03)
 
 
 def test_a_step_of_a_large_graph_has_fewer_configs() -> None:

@@ -193,8 +193,7 @@ def test_the_valid_split_is_ranked_and_judged_on_a_sample(tiny_tree: Path, tmp_p
 
     assert note in judged(out / "submission-valid.csv")
     assert f"{part['value']:.4f}" in judged(out / "submission-valid.csv")
-    text = (out / "submission-valid.csv").read_text()
-    short = re.sub(r",\d+;", ",", text)
+    short = re.sub(r",\d+;", ",", (out / "submission-valid.csv").read_text())
     (tmp_path / "short.csv").write_text(short)  # seven configs, but not those that are drawn
     assert "7 indices; expected" in judged(tmp_path / "short.csv", expect=1)
     member, scores = (
