@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import TEMPLATES, errors_in_one_line, go, interval_text, segments, write_page
 from benchmarks.accuracy.cells import Cell, run_cell
-from benchmarks.accuracy.report import CellResult, Estimate, difference, value_text
+from benchmarks.accuracy.report import CellResult, Estimate, difference, estimate_of, value_text
 from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
 from common.files import alone_in
 from common.metrics import METRICS
@@ -33,11 +33,8 @@ from ensembles.blend import choice_file, read_choice
 from ensembles.ranking.configs import default_row
 from models.run_folder import DONE
 
-VERDICTS = REPRODUCED, NOT_REPRODUCED, NOT_TRIED = (
-    "reproduced",
-    "not reproduced",
-    "cannot be tried here",
-)
+VERDICTS = ("reproduced", "not reproduced", "cannot be tried here")
+REPRODUCED, NOT_REPRODUCED, NOT_TRIED = VERDICTS
 NETWORK, RULES = "cross_config_sage", ("none", "hops-1", "hops-2", "hops-3")
 # Steps of a network on pruned graphs, and the recipe, by task.
 PRUNED = {"unet3d": ("within_graph", 200), "large": ("cpu", 200)}
@@ -62,6 +59,20 @@ def verdict(is_true: bool) -> str:
     return REPRODUCED if is_true else NOT_REPRODUCED
 
 
+def compare(
+    cells: Sequence[CellResult], rivals: Sequence[CellResult], metric: str
+) -> tuple[Estimate, str]:
+    """Return the difference between two sides, and a text with both means."""
+    lead = difference(cells, rivals, metric) or Estimate(np.nan)
+    by_side = (Estimate(estimate_of(side, metric).mean) for side in (cells, rivals))
+    means = " − ".join(value_text(mean, metric) for mean in by_side)
+    return lead, f"{metric} {means} = {value_text(lead, metric, '+')}"
+
+
+def tried_text(place: str, n_graphs: int, n_seeds: int) -> str:
+    return f"{place} (graphs: {n_graphs}, seeds: {n_seeds})"
+
+
 def comparison_rows(
     comparison: Mapping[str, Any], cells: Sequence[CellResult], rivals: Sequence[CellResult]
 ) -> Iterator[Row]:
@@ -75,10 +86,9 @@ def comparison_rows(
             ]
             for side in (cells, rivals)
         ]
-        lead = difference(chosen[0], chosen[1], metric) or Estimate(np.nan)
-        n_graphs, task = len(chosen[0][0]["graphs"]), TASKS[comparison["task"]].title
-        tried = f"{part or task}: {n_graphs} graphs, {len(cells)} seeds"
-        figure = f"{value_text(lead, metric, '+')} of {metric}"
+        lead, figure = compare(chosen[0], chosen[1], metric)
+        place, n_graphs = part or TASKS[comparison["task"]].title, len(chosen[0][0]["graphs"])
+        tried = tried_text(place, n_graphs, len(cells))
         yield Row(comparison["claim"], comparison["source"], tried, figure, verdict(lead.low > 0))
 
 
@@ -98,20 +108,16 @@ def pruning_rows(cells: Sequence[segments.Cell], task: str) -> Iterator[Row]:
     by_rule = {rule: [c for c in cells if (c["task"], c["name"]) == (task, rule)] for rule in RULES}
     whole = by_rule.pop("none")
     for rule, pruned in by_rule.items():
-        lead = difference(pruned, whole, "kendall_tau") or Estimate(np.nan)
-        shares = {
-            key: sum(c[key] for c in pruned) / sum(c[key] for c in whole)
+        lead, text = compare(pruned, whole, "kendall_tau")
+        cpu_s, mib = (
+            [float(np.mean([c[key] for c in side])) for side in (pruned, whole)]
             for key in ("cpu_s", "mib")
-        }
-        costs = f"{shares['cpu_s']:.2f} of the CPU time, {shares['mib']:.2f} of the peak memory"
-        is_true = lead.low > -EQUAL_TAU and max(shares.values()) < 1
-        yield Row(
-            f"Pruning to {rule} keeps the order and saves time and memory",
-            "winners",
-            f"{task}: {len(pruned[0]['graphs'])} judged graphs, {len(pruned)} seeds",
-            f"{value_text(lead, 'kendall_tau', '+')} of kendall_tau; {costs}",
-            verdict(is_true),
         )
+        costs = "{:.1f} of {:.1f} CPU s; {:,.0f} of {:,.0f} MiB".format(*cpu_s, *mib)
+        is_true = lead.low > -EQUAL_TAU and cpu_s[0] < cpu_s[1] and mib[0] < mib[1]
+        claim = f"Pruning to {rule} keeps the order and saves time and memory"
+        tried = tried_text(task, len(pruned[0]["graphs"]), len(pruned))
+        yield Row(claim, "winners", tried, f"{text}; {costs}", verdict(is_true))
 
 
 def segment_rows(cells: Sequence[segments.Cell]) -> Iterator[Row]:
@@ -133,11 +139,10 @@ def segment_rows(cells: Sequence[segments.Cell]) -> Iterator[Row]:
             for name in segments.MODES
         )
         for name, chosen in zip([*segments.MODES][1:], others, strict=True):
-            lead = difference(chosen, whole, "kendall_tau") if chosen else None
-            if lead:
+            if chosen:
+                lead, text = compare(chosen, whole, "kendall_tau")
                 claim = f"Training with {name} loses no accuracy at equal steps"
-                tried = f"{task}: {len(chosen[0]['graphs'])} judged graphs, {len(chosen)} seeds"
-                text = f"{value_text(lead, 'kendall_tau', '+')} of kendall_tau"
+                tried = tried_text(task, len(chosen[0]["graphs"]), len(chosen))
                 yield Row(claim, "GST", tried, text, verdict(lead.low > -EQUAL_TAU))
 
 
@@ -156,11 +161,8 @@ def go_rows(results: Mapping[str, Any]) -> Iterator[Row]:
     for name, values in results["cartpole"].items():
         environments, variant = name.split(", ", 1)
         if variant != "the same again":
-            claim, tried = (
-                f"A loop of Cartpole is faster: {variant}",
-                f"{environments} environments",
-            )
-            text = f"time × {interval_text(*values)}"
+            claim = f"A loop of Cartpole is faster: {variant}"
+            tried, text = f"{environments} environments", f"time × {interval_text(*values)}"
             yield Row(claim, "fusion", tried, text, verdict(values[2] < 1))
 
 
@@ -216,13 +218,10 @@ def weight_rows(out: Path, seeds: Sequence[int]) -> Iterator[Row]:
     for place, choices in records.items():
         n_sure = sum(choice["gain_ci99"][0] > 0 for choice in choices)
         gain = np.mean([choice["gain"] for choice in choices])
-        yield Row(
-            "Weights fitted to held-out families are better than equal ones",
-            "winners",
-            f"{place}: {choices[0]['n_graphs']} graphs, {len(choices)} seeds",
-            f"{gain:+.4f} on average, above noise in {n_sure} runs",
-            verdict(n_sure == len(choices)),
-        )
+        claim = "Weights fitted to held-out families are better than equal ones"
+        tried = tried_text(place, choices[0]["n_graphs"], len(choices))
+        text = f"{gain:+.4f} on average, above noise in {n_sure} runs"
+        yield Row(claim, "winners", tried, text, verdict(n_sure == len(choices)))
 
 
 def pruning_jobs(
