@@ -46,6 +46,8 @@ def meaning(text: str) -> str:
 def changes_since(revision: str, code: Sequence[str]) -> Iterator[str]:
     """Yield the files of some paths, but Markdown, with another meaning than at a revision."""
     trees = (revision, "HEAD")
+    if not git("rev-parse", "--quiet", "--verify", revision):
+        yield f"revision {revision} is not in the history"
     for name in git("diff", "--name-only", *trees, "--", *code, ":(exclude)*.md*").splitlines():
         is_python = name.endswith(".py")
         if not is_python or len({meaning(git("show", f"{tree}:{name}")) for tree in trees}) > 1:

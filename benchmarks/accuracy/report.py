@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from benchmarks import interval_text, write_page
+from benchmarks import CODE, interval_text, write_page
 from benchmarks.accuracy.cells import BASELINE, CONTENDERS, DEFAULT
 from benchmarks.accuracy.tasks import FEW_CONFIGS, FOLDS, TASKS, sample_families
+from benchmarks.results import changes_since
 from common.errors import PipelineError
 from common.metrics import CONFIDENCE, DRAWS, METRICS, family_means, interval_of
+from common.reproducibility import revision
 from common.settings import SAMPLE
 from models.config.custom import is_own
 from submissions.report.charts import FAINT, OURS, picture
@@ -206,9 +208,17 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
         "n_graphs": len(graphs),
         "n_families": len({graph["family"] for graph in graphs}),
         "again": {"tau": np.mean(again), "count": len(again)} if again else None,
-        "revisions": ", ".join(sorted({str(cell["revision"]) for cell in last_cells})),
+        "revisions": revision_of(cell for cells in by_name.values() for cell in cells),
         "noise": noise and {key: np.mean([entry[key] for entry in noise]) for key in noise[0]},
     }
+
+
+def revision_of(cells: Iterable[CellResult]) -> str:
+    """Return this revision, or the cells' own ones if code that decides cells has changed since."""
+    own = sorted({cell["revision"] for cell in cells})
+    code = ("benchmarks/accuracy/cells.py", "benchmarks/accuracy/tasks.py", *CODE["accuracy"][1:])
+    is_older = any([*changes_since(name, code)] for name in own)
+    return ", ".join(own) if is_older else str(revision())
 
 
 def choice_rows(by_name: ByName) -> list[list[str]]:

@@ -25,6 +25,7 @@ def test_comments_are_no_change_and_code_is(
     first = commit(a='"""One."""\nx = 1\n', b="y = 2\n", c="z = 3\n")
     commit(a='"""Two."""\n\nx = 1  # one\n', b="y = 3\n", d="w = 4\n")
     assert [*results.changes_since(first, ["."])] == ["b.py", "d.py"]
+    assert [*results.changes_since("abc", ["."])] == ["revision abc is not in the history"]
     monkeypatch.setattr(results, "PAGES", tmp_path)
     assert results.stale("speed") == ["the page is missing"]
     (tmp_path / "speed.md").write_text(f"Revision {first}.")

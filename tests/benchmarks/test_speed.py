@@ -8,35 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu, speed
+from benchmarks import gpu
 from benchmarks.gpu_measures import moved_bytes
 from benchmarks.plain_pyg import plain_copy, plain_names
 from common.errors import UsageError
 from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
-from data.synthetic.graphs import GraphSize
-from data.synthetic.write import write_sized
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import layout_inputs
-
-
-def numbers(cells: list[str]) -> list[float]:
-    return [float(cell.replace(",", "")) for cell in cells]
-
-
-@pytest.mark.slow
-def test_layout_models_are_compared_in_time_and_memory() -> None:
-    rows = speed.network_rows(speed.Setting(400, 8, hidden=16))
-    assert [row[1] for row in rows] == [*speed.NETWORKS]
-    assert all(min(numbers(row[2:])) >= 0 for row in rows)
-
-
-def test_packing_has_a_cost(tmp_path: Path) -> None:
-    path = write_sized(tmp_path, GraphSize(300, 10, 20)).path
-    assert min(speed.pack(path)) >= 0
-
 
 CONFIGS = [
     CrossConfigSageConfig(hidden=16, blocks=blocks, cross_config=cross, channel_reduction=reduction)

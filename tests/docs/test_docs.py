@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
 import tomllib
 from functools import reduce
 from operator import getitem
@@ -15,6 +14,7 @@ import typer
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from benchmarks.results import git
 from common.settings import ROOT
 from data.manifest import read_manifest
 from models.config.recipe import load_recipe
@@ -155,9 +155,7 @@ def test_hours_and_disk_of_each_hardware_are_those_of_the_plan() -> None:
 
 
 def test_revisions_of_results_are_in_the_history() -> None:
-    git = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
-    is_shallow = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    if is_shallow != "false":
+    if git("rev-parse", "--is-shallow-repository").strip() != "false":
         pytest.skip("needs the whole history")
     pages = [page for page in PAGES if page.parent.name == "results" and page.stem != "README"]
     assert pages
@@ -167,8 +165,8 @@ def test_revisions_of_results_are_in_the_history() -> None:
         )
         assert revisions, page
         for revision in revisions:
-            command = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", revision, "HEAD"]
-            assert not subprocess.run(command, check=False).returncode, (page, revision)
+            full = git("rev-parse", revision).strip()
+            assert git("merge-base", full, "HEAD").strip() == full != "", (page, revision)
 
 
 def test_the_function_of_the_page_on_measuring_is_measured(

@@ -33,21 +33,13 @@ NO_PATH = "no such file or folder; expected"
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
-        (
-            "run --data data/smaple --out o",
-            1,
-            f"data/smaple: {NO_PATH} a folder that contains",
-        ),
+        ("run --data data/smaple --out o", 1, f"data/smaple: {NO_PATH} a folder that contains"),
         ("run --data README.md --out o", 1, "README.md: is a file; expected a folder that cont"),
         ("run --data data/smaple --out o", 1, "npz/; did you mean data/sample?"),
         ("train --data data/smaple --out o --collection tile", 2, "known: tile:xla, layout"),
         ("train --data data/smaple --out o --collection tile:xla", 1, "mean data/sample?"),
         ("train --out o --collection layout:xla:defalt", 2, "did you mean layout:xla:default?"),
-        (
-            "train --out o --collection tile:xla --data data/sample --resume-from frist",
-            1,
-            RUNS,
-        ),
+        ("train --out o --collection tile:xla --data data/sample --resume-from frist", 1, RUNS),
         ("tune --data data/smaple --out o", 1, "did you mean data/sample?"),
         ("audit --data data/smaple", 1, "did you mean data/sample?"),
         ("run --models runs/frist --data data/sample --out o", 1, RUNS),
