@@ -135,7 +135,7 @@ def test_page_comes_from_the_cells_alone(task: str, tmp_path: Path) -> None:
         write_report(order, tmp_path)
         pages.append((tmp_path / "accuracy.md").read_text())
     assert pages[0] == pages[1]
-    # Code that decides cells may have changed since a revision that git does not know.
+    # The cells above keep "abc", because git does not know it.
     assert revision_of([{"revision": "HEAD"}]) == revision()
     lines = pages[0].splitlines()
     assert f"Held out: graphs 6, families 3. Revision {cells[0]['revision']}." in lines
