@@ -72,15 +72,10 @@ def test_a_claim_is_open_if_its_interval_has_both_sides_or_is_missing() -> None:
 
 
 def test_pruning_must_keep_tau_and_save_both() -> None:
-    sides = [
-        ("none", 0.0, 10.0),
-        ("hops-1", 0.0, 5.0),
-        ("hops-2", 0.0, 11.0),
-        ("hops-3", -0.4, 5.0),
-    ]
+    sides = {"none": (0, 10), "hops-1": (0, 5), "hops-2": (0, 11), "hops-3": (-0.4, 5)}
     all_cells = [
         {"task": "large", "name": rule, **cell}
-        for rule, gain, cpu_s in sides
+        for rule, (gain, cpu_s) in sides.items()
         for cell in cells([tau + gain for tau in TAUS], cpu_s=cpu_s, mib=cpu_s)
     ]
     rows = claims.pruning_rows(all_cells, "large")

@@ -16,10 +16,6 @@ from pipeline.planning.plan import make_plan
 LAYOUTS = [one.name for one in COLLECTIONS if one.kind == "layout"]
 
 
-def make(*words: str) -> list[str]:
-    return ["make", "--old-file=setup", "rehearsal", *words]
-
-
 def test_each_layout_collection_has_its_largest_graph_and_its_most_configs() -> None:
     graphs = rehearsed_graphs(10**6, 10**6, 200)
     for name in LAYOUTS:
@@ -64,7 +60,8 @@ def test_small_files_go_through_all_stages(tmp_path: Path) -> None:
     options = ["--max-nodes 900", "--max-configs 60", "--kernels 12", f"--report {tmp_path}"]
     recipe = load_recipe("leaderboard")
     small = [f"{model}.hidden=8" for model in recipe.all_models if recipe.training_of(model)]
-    words = make(f"REHEARSAL={tmp_path}", f"OPTIONS={' '.join(options)}")
+    words = ["make", "--old-file=setup", "rehearsal", f"REHEARSAL={tmp_path}"]
+    words.append(f"OPTIONS={' '.join(options)}")
     words.append(f"OVERRIDES={' '.join([*small, 'layout_boosting.num_boost_round=5'])}")
     for _ in range(2):  # the second call finds all stages finished
         subprocess.run(words, cwd=ROOT, check=True)
