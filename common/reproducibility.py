@@ -24,16 +24,16 @@ def version() -> str:
 
 
 def revision(root: Path = ROOT) -> str | None:
-    """Return the code's git revision, with "+changed" if files differ; None if it is unknown.
+    """Return the revision, with "+changed" if code, not results, differs; None if it is unknown.
 
-    A kernel's code is not in git. It has a file with the revision that it was built from. In a
-    checkout, that file is ignored.
+    A kernel's code is not in git. It has a file with its revision, which a checkout ignores.
     """
     if not (root / ".git").exists() and (root / REVISION_FILE).is_file():
         return (root / REVISION_FILE).read_text(encoding="utf-8").strip()
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD")
-        return f"{head}+changed" if _git(root, "status", "--porcelain", "-uno") else head
+        code = "--", ".", ":(exclude)docs/results"
+        return f"{head}+changed" if _git(root, "status", "--porcelain", "-uno", *code) else head
     except (OSError, subprocess.SubprocessError):
         return None
 

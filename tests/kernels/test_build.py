@@ -149,18 +149,17 @@ def test_link_among_the_code_is_refused(project: Path, name: str) -> None:
         collect_files(project)
 
 
-def git(project: Path, *arguments: str) -> None:
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    subprocess.run(["git", "-C", project, *who, *arguments], check=True, capture_output=True)
-
-
 def test_revision_is_embedded_and_found_after_unpacking(project: Path, tmp_path: Path) -> None:
-    git(project, "init", "--quiet")
-    git(project, "add", ".")
-    git(project, "commit", "--quiet", "-m", "first")
+    (project / "docs/results").mkdir(parents=True)
+    (project / "docs/results/page.md").write_text("first\n")
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in ("init --quiet", "add .", "commit --quiet -m first"):
+        subprocess.run(["git", "-C", project, *who, *words.split()], check=True)
     committed = revision(project)
     assert committed
     (project / "REVISION").write_text("somebody-else's\n")  # in a checkout it says nothing
+    (project / "docs/results/page.md").write_text("second\n")
+    assert revision(project) == committed
     (project / "common/settings.py").write_text("changed = 1\n")
     files = collect_files(project)
     assert files["REVISION"].decode() == f"{committed}+changed\n"
