@@ -22,10 +22,10 @@ _RANKING = ("configs", "data/graphs", "data/sample", "ensembles", "features", "m
 CODE = {
     "accuracy": ("benchmarks/accuracy", "common/metrics.py", *_RANKING),
     "claims": ("benchmarks/claims.py", "benchmarks/pages/claims.toml", "data/large", *_RANKING),
-    "go": ("autotune/measure", "benchmarks/go.py", "benchmarks/go_policy.py"),
+    "go": ("autotune/measure", "autotune/programs", "benchmarks/go.py", "benchmarks/go_policy.py"),
     "gpu": ("benchmarks/gpu.py", "models/layout", "models/training"),
     "kernels": ("benchmarks/kernels.py", "models/layout"),
-    "optimize": ("autotune/measure", "autotune/optimize", "benchmarks/autotune"),
+    "optimize": ("autotune", "benchmarks/autotune"),
     "rehearsal": ("benchmarks/rehearsal.py", "configs", "kernels", "models", "pipeline/planning"),
     "segments": ("benchmarks/segments.py", "data/large", "models/layout", "models/segments"),
     "speed": ("benchmarks/plain_pyg.py", "benchmarks/speed.py", "models/layout"),

@@ -203,8 +203,7 @@ class OptimizeSession:
         with self.request.start_worker(flags=flag) as fresh, suppress(ConfigFailed):
             if fresh.code(np.array(setting)) == self.code(setting):
                 return True
-        fault = f"XLA_FLAGS={flag} does not lead to the code that was measured"
-        self.journal(name).add(2, setting, failed=fault)
+        self.journal(name).add(2, setting, failed=f"XLA_FLAGS={flag} gives other code")
         return False
 
     def measure(

@@ -33,6 +33,8 @@ ELF = b"\x7fELF"
 _EXTRA_FIELD = 500
 DUMPED_STEP = "layout-assignment"
 _ILLEGAL = re.compile(r"failed to legalize operation '(?:mhlo\.)?([\w.]+)'")
+# Tables of the Python calls that led to each instruction.
+_STACKS = re.compile(r"^(?:File|Function|Stack)\w+\n(?:.+\n)*| stack_frame_id=\d+", re.M)
 _CUSTOM_CALL = re.compile(r"custom_call @\"?([^\s\"(]+)")
 
 
@@ -159,10 +161,10 @@ def facts_of(lowered: Any, arguments: Any, *, has_values: bool) -> dict[str, str
 def code_of(executable: Any) -> str:
     """Return a digest of the code of an executable.
 
-    The digest is of the optimized HLO text and the sorted object files. Neither contains the
-    compiler options. Systems without ELF files, for example macOS, use the whole executable, so
-    different code never has the same digest. An executable that cannot be serialized, for example
-    because it sorts, has the digest "".
+    The digest is of the optimized HLO text without call stacks, and of the sorted object files,
+    which lack the compiler options. Systems without ELF files, for example macOS, use the whole
+    executable, so different code never has the same digest. An executable that cannot be
+    serialized, for example because it sorts, has the digest "".
     """
     import jax
 
@@ -171,12 +173,11 @@ def code_of(executable: Any) -> str:
         content = executable.serialize()
     except jax.errors.JaxRuntimeError:
         return ""
-    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    digest = hashlib.blake2b(_STACKS.sub("", text).encode(), digest_size=16)
     start, objects = content.find(ELF), list[bytes]()
     # An object file ends with the table of its sections.
     while start >= 0:
-        (table,) = struct.unpack_from("<Q", content, start + 0x28)
-        size, count = struct.unpack_from("<HH", content, start + 0x3A)
+        table, size, count = struct.unpack_from("<40xQ10xHH", content, start)
         end = start + table + size * count
         objects.append(hashlib.blake2b(content[start:end]).digest())
         start = content.find(ELF, end)
