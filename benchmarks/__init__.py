@@ -28,7 +28,7 @@ CODE = {
     "optimize": ("autotune", "benchmarks/autotune"),
     "rehearsal": ("benchmarks/rehearsal.py", "configs", "kernels", "models", "pipeline/planning"),
     "segments": ("benchmarks/segments.py", "data/large", "models/layout", "models/segments"),
-    "speed": ("benchmarks/plain_pyg.py", "benchmarks/speed.py", "models/layout"),
+    "speed": ("benchmarks/plain_pyg.py", "benchmarks/speed.py", "data", "models/layout"),
     "suggest": ("benchmarks/suggest.py", "ensembles/picks.py", "ensembles/ranking", "models/trees"),
 }
 PAGES, TEMPLATES = ROOT / "docs" / "results", Path(__file__).with_name("pages")
