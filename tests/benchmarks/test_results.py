@@ -40,3 +40,10 @@ def test_each_page_has_code_and_a_program() -> None:
     assert pages == CODE.keys() == results.PROGRAMS.keys() | {"gpu"}
     for code in CODE.values():
         assert all((results.ROOT / path).exists() for path in code)
+
+
+@pytest.mark.parametrize("page", results.PROGRAMS)
+def test_no_page_is_older_than_its_code(page: str) -> None:
+    if results.git("rev-parse", "--is-shallow-repository").strip() != "false":
+        pytest.skip("needs the whole history")
+    assert results.stale(page) == []
