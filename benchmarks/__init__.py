@@ -19,15 +19,18 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 # The code that decides the numbers of each page.
 _RANKING = ("configs", "data/graphs", "data/sample", "ensembles", "features", "models")
+_ACCURACY = ("benchmarks/accuracy", "common/metrics.py", *_RANKING)
+_GO = ("autotune/measure", "autotune/programs", "benchmarks/go.py", "benchmarks/go_policy.py")
+_GST = ("benchmarks/segments.py", "data/large", "models/layout", "models/segments")
 CODE = {
-    "accuracy": ("benchmarks/accuracy", "common/metrics.py", *_RANKING),
-    "claims": ("benchmarks/claims.py", "benchmarks/pages/claims.toml", "data/large", *_RANKING),
-    "go": ("autotune/measure", "autotune/programs", "benchmarks/go.py", "benchmarks/go_policy.py"),
+    "accuracy": _ACCURACY,
+    "claims": ("benchmarks/claims.py", "benchmarks/pages/claims.toml", *_ACCURACY, *_GO, *_GST),
+    "go": _GO,
     "gpu": ("benchmarks/gpu.py", "models/layout", "models/training"),
     "kernels": ("benchmarks/kernels.py", "models/layout"),
     "optimize": ("autotune", "benchmarks/autotune"),
     "rehearsal": ("benchmarks/rehearsal.py", "configs", "kernels", "models", "pipeline/planning"),
-    "segments": ("benchmarks/segments.py", "data/large", "models/layout", "models/segments"),
+    "segments": _GST,
     "speed": ("benchmarks/plain_pyg.py", "benchmarks/speed.py", "data", "models/layout"),
     "suggest": ("benchmarks/suggest.py", "ensembles/picks.py", "ensembles/ranking", "models/trees"),
 }

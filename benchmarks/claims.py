@@ -123,7 +123,7 @@ def pruning_rows(cells: Sequence[segments.Cell], task: str) -> Iterator[Row]:
         )
         costs = "{:.1f} and {:.1f} CPU s, {:,.0f} and {:,.0f} MiB".format(*cpu_s, *mib)
         is_cheaper = cpu_s[0] < cpu_s[1] and mib[0] < mib[1]
-        result = row.verdict if is_cheaper else OPPOSITE
+        result = row.verdict if is_cheaper else OPEN
         yield row._replace(figure=f"{row.figure}; {costs}", verdict=result)
 
 
@@ -135,10 +135,10 @@ def segment_rows(cells: Sequence[segments.Cell]) -> Iterator[Row]:
     ratio = steps[live, large]["mib"] / steps[live, small]["mib"]
     claim, tried = "The memory of a step is constant", f"a step, {small:,} to {large:,} nodes"
     text = f"{ratio:.2f} times the memory for {large / small:.1f} times the nodes"
-    yield Row(claim, "GST", tried, text, REPRODUCED if ratio < CONSTANT_RATIO else OPPOSITE)
+    yield Row(claim, "GST", tried, text, REPRODUCED if ratio < CONSTANT_RATIO else OPEN)
     speedup = steps[exact, large]["s"] / steps[live, large]["s"]
     claim, tried = "Training is 3 times faster than with all segments", f"a step, {large:,} nodes"
-    result = REPRODUCED if speedup >= SPEEDUP else OPPOSITE
+    result = REPRODUCED if speedup >= SPEEDUP else OPEN
     yield Row(claim, "GST", tried, f"{speedup:.1f} times", result)
     claim = "Training ranks slightly better than 200 steps on whole graphs"
     for task, n_steps in product(segments.SEGMENT_NODES, segments.STEPS[live]):
@@ -190,7 +190,7 @@ def default_rows(sources: Sources) -> Iterator[Row]:
         n_above = sum(gain >= LAYOUT_GAIN for gain in gains)
         text = f"times as fast: median {np.median(gains):.3f}, at most {max(gains):.3f}"
         text += f", {LAYOUT_GAIN} or more in {n_above}"
-        result = REPRODUCED if n_above else OPPOSITE
+        result = REPRODUCED if n_above else OPEN
         yield Row(claim, "TpuGraphs", f"{place} (graphs: {len(gains)})", text, result)
 
 
@@ -199,7 +199,7 @@ def size_rows() -> Iterator[Row]:
     for kind, claimed in CLAIMED_PAIRS.items():
         count = sum(size.graphs * size.configs for size in official_sizes() if size.kind == kind)
         claim = f"The dataset has {claimed / 1e6:.0f} million {kind} configs"
-        result = REPRODUCED if abs(count / claimed - 1) < 0.1 else OPPOSITE
+        result = REPRODUCED if abs(count / claimed - 1) < 0.1 else OPEN
         yield Row(claim, "TpuGraphs", "published tables", f"{count / 1e6:.1f} million", result)
 
 

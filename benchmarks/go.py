@@ -203,11 +203,8 @@ def verdict_rows(tables: Mapping[str, EditTable]) -> tuple[list[list[str]], dict
     ]
     program_rows, tries, over_menu = [], [], []
     for name, table in sorted(tables.items()):
-        ratios, menu_ratio, n_first = (
-            table.edit_ratios,
-            table.menu_ratios.min(),
-            len(table.menu_ratios),
-        )
+        ratios, n_first = table.edit_ratios, len(table.menu_ratios)
+        menu_ratio = table.menu_ratios.min()
         firsts = [
             float(np.mean([ratios[order[name][:n_first]].min() for order in by_seed]))
             for by_seed in orders
