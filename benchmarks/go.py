@@ -205,13 +205,8 @@ def verdict_rows(tables: Mapping[str, EditTable]) -> tuple[list[list[str]], dict
     for name, table in sorted(tables.items()):
         ratios, n_first = table.edit_ratios, len(table.menu_ratios)
         menu_ratio = table.menu_ratios.min()
-        firsts = [
-            float(np.mean([ratios[order[name][:n_first]].min() for order in by_seed]))
-            for by_seed in orders
-        ]
-        learned = [
-            float(np.mean([n_tries(ratios, o[name]) for o in by_seed])) for by_seed in orders
-        ]
+        firsts = [np.mean([ratios[o[name][:n_first]].min() for o in by_seed]) for by_seed in orders]
+        learned = [np.mean([n_tries(ratios, o[name]) for o in by_seed]) for by_seed in orders]
         over_menu.append(np.array(firsts) / menu_ratio)
         counts = [*learned, n_random_tries(ratios)]
         tries += [counts] if ratios.min() < MAX_RATIO else []

@@ -1,13 +1,14 @@
 """Write the pages of docs/results whose code has changed since they were measured.
 
 `make results` runs the programs of such pages one after the other; all of them resume. A page names
-its revision and its code. Comments and docstrings of Python files do not count as changes.
+its revision and its code. Comments of Python and TOML files, and docstrings, are no changes.
 """
 
 import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 
 from benchmarks import CODE, PAGES, errors_in_one_line
@@ -33,8 +34,10 @@ def git(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, check=False, text=True).stdout  # noqa: S603
 
 
-def meaning(text: str) -> str:
-    """Return the syntax tree of a Python file, without docstrings."""
+def meaning(name: str, text: str) -> str:
+    """Return the content of a TOML file, or the syntax tree of a Python file without docstrings."""
+    if name.endswith(".toml"):
+        return str(tomllib.loads(text))
     tree = ast.parse(text)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -49,8 +52,9 @@ def changes_since(revision: str, code: Sequence[str]) -> Iterator[str]:
     if not git("rev-parse", "--quiet", "--verify", revision):
         yield f"revision {revision} is not in the history"
     for name in git("diff", "--name-only", *trees, "--", *code, ":(exclude)*.md*").splitlines():
-        is_python = name.endswith(".py")
-        if not is_python or len({meaning(git("show", f"{tree}:{name}")) for tree in trees}) > 1:
+        texts = (git("show", f"{tree}:{name}") for tree in trees)
+        is_code = name.endswith((".py", ".toml"))
+        if not is_code or len({meaning(name, text) for text in texts}) > 1:
             yield name
 
 

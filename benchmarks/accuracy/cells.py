@@ -68,7 +68,7 @@ ALONE = "-alone"
 # The default without the trees on config columns.
 NO_SIBLINGS = "default-no-siblings"
 COLUMNS = "config_columns_boosting"
-# Networks are left out of a task that would take 13 trainings of each, and of one about trees.
+# Networks are left out of a task that would take 17 trainings of each, and of one about trees.
 NETWORK_TASKS = tuple(task for task in TASKS if task not in (SAMPLE_FURTHER, SIBLINGS))
 # The winner's training takes days of a GPU. Its warm-up is 5 % of the steps, here as well.
 SCALED_DOWN = (

@@ -16,15 +16,15 @@ def test_comments_are_no_change_and_code_is(
 
     def commit(**files: str) -> str:
         for name, text in files.items():
-            (tmp_path / f"{name}.py").write_text(text)
+            (tmp_path / name.replace("_", ".")).write_text(text)
         results.git("add", ".")
         results.git(*identity, "commit", "-qm", "c")
         return results.git("rev-parse", "--short=12", "HEAD").strip()
 
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    first = commit(a='"""One."""\nx = 1\n', b="y = 2\n", c="z = 3\n")
-    commit(a='"""Two."""\n\nx = 1  # one\n', b="y = 3\n", d="w = 4\n")
-    assert [*results.changes_since(first, ["."])] == ["b.py", "d.py"]
+    first = commit(a_py='"One."\nx = 1\n', b_py="y = 2\n", a_toml="k = 1", b_toml="k = 1")
+    commit(a_py='"Two."\n\nx = 1  #\n', b_py="y = 3", d_py="w", a_toml="k = 1  #", b_toml="k = 2")
+    assert [*results.changes_since(first, ["."])] == ["b.py", "b.toml", "d.py"]
     assert [*results.changes_since("abc", ["."])] == ["revision abc is not in the history"]
     monkeypatch.setattr(results, "PAGES", tmp_path)
     assert results.stale("speed") == ["the page is missing"]
